@@ -47,7 +47,7 @@ def main(grid: Grid, context: Context) -> None:
         directory.fail(str(error))
         raise _failure(error) from None
     except KeyboardInterrupt:
-        reason = f"interrupted {training.place}"
+        reason = f"interrupted {training.progress}"
         directory.fail(reason)
         raise KeyboardInterrupt(reason) from None
     except Exception as error:
@@ -60,7 +60,7 @@ def main(grid: Grid, context: Context) -> None:
 
 
 def _note_stop(training: Training) -> None:
-    reason = f"stopped by `flwr stop` or a signal {training.place}"
+    reason = f"stopped by `flwr stop` or a signal {training.progress}"
     training.directory.fail(reason)
     log(ERROR, "run %s", reason)
 

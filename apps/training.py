@@ -1,4 +1,7 @@
-"""The round loop: what Flower's ``Strategy.start`` does, plus records, checkpoints, resume and server timing."""
+"""The loop over a run's rounds at the server, in place of Flower's ``Strategy.start``.
+
+In addition to training, it writes the run's records and checkpoints, resumes a run, and measures the server's time.
+"""
 
 import time
 from functools import cached_property
@@ -38,16 +41,20 @@ ENGINES = {SIMULATION_GRID: FLOWER_SIMULATION, DEPLOYMENT_GRID: DEPLOYMENT}
 
 
 def engine_of(grid: Grid) -> str:
-    """Return the name of what carries a run's messages.
+    """Return the name of the engine, which carries a run's messages between the server and the clients.
 
     Returns:
-        "in-process", "ray", "flower-simulation" or "deployment"; of an unknown grid, the name of its class.
+        "in-process", "ray", "flower-simulation" or "deployment". For an unknown type of grid, the type's name.
     """
     return str(getattr(grid, "engine", ENGINES.get(type(grid).__name__, type(grid).__name__)))
 
 
 class Training:
-    """One run from its first handshake to its result."""
+    """One run from its first handshake to its result.
+
+    Attributes:
+        last_round: The last completed round. 0 before round 1.
+    """
 
     def __init__(self, config: RunConfig, grid: Grid, directory: RunDirectory) -> None:
         self.config = config
@@ -61,11 +68,10 @@ class Training:
         self.measurement = Measurement(
             config, self.strategy, deployed=self.engine == DEPLOYMENT, warn=self.history.warn
         )
-        # the last round that was made
-        self.made = 0
+        self.last_round = 0
 
     def run(self) -> dict[str, Any]:
-        """Train to the last round; returns what result.json holds."""
+        """Train to the last round, and return the content of result.json."""
         config = self.config
         resources.hold_threads(config.training)
         if hasattr(self.grid, PULL_INTERVAL):
@@ -85,49 +91,53 @@ class Training:
             log(WARNING, "%s", config.warning)
         self.strategy.layout = evaluator.layout
         arrays = self.resume(evaluator.start()) if config.run.resume else starting_point(config, evaluator)
-        first_round = self.made
+        first_round = self.last_round
         self.offer_state_dir(first_round)
         record = model_record(arrays)
         if not first_round:
             begun = time.perf_counter()
             self.strategy.prepare(record, self.grid)
             exchange = time.perf_counter() - begun
-            before = self.strategy.report.exchange_seconds
+            earlier = self.strategy.report.exchange_seconds
             metrics = self.measurement.measure(evaluator, 0, arrays)
             report = self.strategy.report
-            self.history.write(0, report, metrics, begun, exchange + report.exchange_seconds - before)
+            self.history.write(0, report, metrics, begun, exchange + report.exchange_seconds - earlier)
         while not self.ended:
-            kept = self.strategy.state, self.strategy.states, self.measurement.choice
+            before = self.strategy.state, self.strategy.states, self.measurement.choice
             try:
-                record, arrays = self.round(self.made + 1, record, arrays, evaluator)
+                record, arrays = self.round(self.last_round + 1, record, arrays, evaluator)
             except StrategyError:
-                # the round may have failed after it had changed these, and a checkpoint is of one round
-                self.strategy.state, self.strategy.states, self.measurement.choice = kept
-                if self.made > first_round:
-                    self.checkpoint(self.made, arrays)
+                # the failed round may have changed these three, but a checkpoint is the state after a whole round
+                self.strategy.state, self.strategy.states, self.measurement.choice = before
+                if self.last_round > first_round:
+                    self.checkpoint(self.last_round, arrays)
                 raise
         if evaluator.columns is not None:
             self.directory.save_columns(evaluator.columns)
-        models = self.measurement.models(self.made, arrays)
+        models = self.measurement.models(self.last_round, arrays)
         for view, model in models.items():
             self.directory.save_model(evaluator.name_arrays(model), view)
         if (best := self.measurement.choice.selected) is not None:
             if best.server_round == 0:
-                text = "no round has a better %s than the initial model, which is selected: lower %s, or train longer"
+                text = "the initial model is selected, since no round has a better %s: lower %s, or train longer"
                 log(WARNING, text, config.evaluation.select_by, self.strategy.steps())
             models = best.models
             for view, model in models.items():
                 self.directory.save_model(evaluator.name_arrays(model), add_suffix("best", view))
         if config.evaluation.tests or config.evaluation.counts:
-            self.strategy.prepare(record, self.grid)  # a resumed run may have made no round
-        found, tally = self.measurement.describe(evaluator, models, self.made)
-        found["samples"] = evaluator.sample_format and evaluator.sample_format.to_json()
-        result = self.history.result(config, self.engine, roster, self.made, found, self.strategy.report)
+            self.strategy.prepare(record, self.grid)  # needed if a run was resumed after its last round
+        entries, tally = self.measurement.describe(evaluator, models, self.last_round)
+        entries["samples"] = evaluator.sample_format and evaluator.sample_format.to_json()
+        result = self.history.result(config, self.engine, roster, self.last_round, entries, self.strategy.report)
         self.directory.finish(result, self.strategy.headline, pictures=config.run.pictures, tally=tally)
         return result
 
     def join(self) -> Roster:
-        """Do the handshake; sites on this disk that read their own files may keep the key of their fingerprint here."""
+        """Do the handshake with the sites.
+
+        Sites that read their own files and share this disk may store, in the run directory, the secret key with which
+        they compute fingerprints of their files.
+        """
         keeps = reads_own(self.config) and self.config.training.checkpoint_every
         if keeps and self.engine != DEPLOYMENT:
             self.directory.client_state.mkdir(exist_ok=True)
@@ -138,30 +148,33 @@ class Training:
 
     @cached_property
     def data(self) -> dict[str, Any] | None:
-        """Fingerprints of the run's data, or of the sites' reports; None for vertical runs and for minimax problems."""
+        """Fingerprints of the run's data, or of the sites' reports. None for vertical runs."""
         by_rows = isinstance(self.config.algorithm.evaluation, RowEvaluation)
         return record(self.config, self.strategy.roster.reports) if by_rows else None
 
     @property
     def ended(self) -> bool:
-        """Whether the last round has been made: the one with that number, or that after which patience has run out."""
-        out = self.measurement.choice.ends(self.config.evaluation.patience)
-        return out or self.made >= self.config.training.num_server_rounds
+        """Whether the run has completed its last round, or ends early by ``patience``."""
+        early = self.measurement.choice.ends(self.config.evaluation.patience)
+        return early or self.last_round >= self.config.training.num_server_rounds
 
     def round(
         self, server_round: int, record: ArrayRecord, arrays: list[FloatArray], evaluator: Evaluator
     ) -> tuple[ArrayRecord, list[FloatArray]]:
-        """Make one round: configure, exchange, aggregate, evaluate, record, checkpoint.
+        """Run one round: configure, exchange, aggregate, evaluate, write the record and the checkpoint.
 
         Args:
-            record: the model that the round starts from, as Flower's record; ``arrays`` are the same model.
+            server_round: The round's number.
+            record: The model at the start of the round, as Flower's record.
+            arrays: The same model, as flat arrays.
+            evaluator: The evaluator of the run's models.
 
         Returns:
-            The new model, in both forms.
+            The new model as Flower's record, and as flat arrays.
 
         Raises:
-            StrategyError: the round failed, or its model or state is not finite.
-            ValueError: metrics of the new model are not finite.
+            StrategyError: The round failed, or its model or state is not finite.
+            ValueError: Metrics of the new model are not finite.
         """
         training = self.config.training
         begun = time.perf_counter()
@@ -178,7 +191,7 @@ class Training:
         metrics = self.measurement.measure(evaluator, server_round, arrays) if due else {}
         report = self.strategy.report
         self.history.write(server_round, report, metrics, begun, exchange + report.exchange_seconds)
-        self.made = server_round
+        self.last_round = server_round
         if self.ended and not last and (best := self.measurement.choice.selected):
             text = "the run ends after round %d: %s has not been better than in round %d in %d evaluations"
             log(INFO, text, server_round, self.config.evaluation.select_by, best.server_round, best.waited)
@@ -189,7 +202,7 @@ class Training:
         return record, arrays
 
     def checkpoint(self, server_round: int, arrays: list[FloatArray]) -> None:
-        """Save what a resumed run needs, if the run keeps checkpoints."""
+        """Save the run's state for a resumed run, if the run keeps checkpoints."""
         if self.config.training.checkpoint_every:
             best = dict(self.history.best)
             self.directory.save_checkpoint(
@@ -197,50 +210,61 @@ class Training:
             )
 
     @property
-    def place(self) -> str:
-        """The round under way and the checkpoint to resume from, in words."""
-        kept = [int(path.stem.removeprefix("round-")) for path in self.directory.checkpoints()]
-        onward = f"resume=true goes on from the checkpoint of round {kept[-1]}" if kept else "there is no checkpoint"
-        where = f"in round {self.measurement.server_round} of {self.config.training.num_server_rounds}"
-        return f"{where if self.measurement.server_round else 'before round 1'}; {onward}"
+    def progress(self) -> str:
+        """The current round and the checkpoint to resume from, in words."""
+        saved = [int(path.stem.removeprefix("round-")) for path in self.directory.checkpoints()]
+        onward = f"resume=true goes on from the checkpoint of round {saved[-1]}" if saved else "there is no checkpoint"
+        current = f"in round {self.measurement.server_round} of {self.config.training.num_server_rounds}"
+        return f"{current if self.measurement.server_round else 'before round 1'}; {onward}"
 
     def resume(self, like: list[FloatArray]) -> list[FloatArray]:
-        """Take the round, strategy state, choices and history from the newest checkpoint; return its model.
+        """Restore the round, the strategy's state, the choices and the history, and return the checkpoint's model.
 
         Args:
-            like: a model of the run, whose shapes and number types the checkpoint's must have.
+            like: A model of the run. The checkpoint's model must have the same shapes and number types.
 
         Raises:
-            ConfigError: there is no whole checkpoint of this run, it has more rounds than the run is to have, or the
-                data differ.
+            ConfigError: The run has no complete checkpoint, its newest checkpoint is of a later round than
+                ``num-server-rounds``, or the data differ.
         """
         checkpoint = self.directory.newest_checkpoint()
         rounds = self.config.training.num_server_rounds
         if checkpoint.server_round > rounds:
-            made = f"since the run in {self.directory.path} has already made as many rounds"
-            allowed = f"{checkpoint.server_round} or more, {made}"
-            raise ConfigError("num-server-rounds", got=rounds, allowed=allowed, hint="raise it")
+            completed = checkpoint.server_round
+            raise ConfigError(
+                "num-server-rounds",
+                got=rounds,
+                allowed=f"{completed} or more, since the run in {self.directory.path} has completed round {completed}",
+                hint=f"set num-server-rounds to {completed} or more",
+            )
         if self.data is not None:
             compare_data(checkpoint.data, self.data, self.config)
         try:
             restore(self.strategy, checkpoint, like)
         except (ValueError, LookupError) as error:
-            got = f"a newest checkpoint that does not fit this run ({error})"
-            raise ConfigError("resume", got=got, allowed="one of this run", hint="begin a new run") from None
-        self.made, self.measurement.choice = checkpoint.server_round, checkpoint.choice
+            got = f"a checkpoint that does not fit this run ({error})"
+            hint = "remove resume to begin a new run"
+            raise ConfigError("resume", got=got, allowed="a checkpoint of this run", hint=hint) from None
+        self.last_round, self.measurement.choice = checkpoint.server_round, checkpoint.choice
         self.directory.cut_after(checkpoint.server_round)
         self.history.read(checkpoint.best)
-        early = self.ended and self.made < rounds
-        log(INFO, "resuming after round %d%s", self.made, ", where it ended: raise patience to go on" if early else "")
+        early = self.ended and self.last_round < rounds
+        log(
+            INFO,
+            "resuming after round %d%s",
+            self.last_round,
+            ", the run's early end: raise patience to go on" if early else "",
+        )
         return checkpoint.model
 
     def offer_state_dir(self, checkpoint_round: int) -> None:
-        """Tell clients which checkpoint is on disk, and where to keep their memory if they share this disk.
+        """Let the next messages name the newest checkpoint and, if clients share this disk, a folder for their memory.
 
-        The parties of a vertical run keep their blocks in any case.
+        The folder is not offered for runs without checkpoints, except to parties of a vertical run, which always store
+        their parts of the model.
 
         Args:
-            checkpoint_round: that of the newest checkpoint, 0 for none.
+            checkpoint_round: The round of the newest checkpoint. 0: no checkpoint.
         """
         checkpoints = bool(self.config.training.checkpoint_every)
         if self.config.algorithm.client.memory is None or (self.strategy.shares_model and not checkpoints):

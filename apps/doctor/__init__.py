@@ -1,1 +1,1 @@
-"""``python -m apps.doctor``: checks of everything that a site or a SuperLink needs before a federation starts."""
+"""``florilegium doctor``: checks of a site's or SuperLink's installation, data and network before a start."""

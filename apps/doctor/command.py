@@ -1,7 +1,7 @@
-"""The commands of the doctor, for a site and for a SuperLink.
+"""The commands ``florilegium doctor site`` and ``florilegium doctor superlink``.
 
-The options have the same names as the options of ``flower-supernode``, ``flower-superlink`` and ``flwr run``, so a
-command line can be tried before it is run. Nothing stays on the disk.
+Their options have the same names as the options of ``flower-supernode``, ``flower-superlink`` and ``flwr run``, so a
+user can try a command line before the real start. The checks leave no files on the disk.
 """
 
 from __future__ import annotations
@@ -34,7 +34,8 @@ def site_findings(
         key: The file of the SuperNode's private key. None: not checked.
 
     Yields:
-        Each finding as soon as it is known, and each setting of the site. A config that cannot be read ends the checks.
+        The outcome of each check as soon as it is known, and each setting of the site. A config that cannot be read
+        ends the checks.
     """
     from flwr.app import Context, RecordDict
 
@@ -53,8 +54,8 @@ def site_findings(
     except ConfigError as error:
         yield Finding("configuration", False, str(error))
         return
-    for name, value, place in settings:
-        yield Finding("setting", True, f"{name} = {format_value(value)} ({place})")
+    for name, value, origin in settings:
+        yield Finding("setting", True, f"{name} = {format_value(value)} ({origin})")
     node = {name: value for name, value, _ in settings}
     context = Context(run_id=0, node_id=0, node_config=dict(node), state=RecordDict(), run_config=dict(run))
     yield find("device", lambda: device(context))
@@ -111,7 +112,7 @@ def superlink(
         if ssl_certfile is not None and ssl_ca_certfile is not None:
             yield find("certificate", lambda: certificate(ssl_certfile, ssl_ca_certfile, ssl_keyfile))
         else:
-            missing = "no --ssl-certfile and --ssl-ca-certfile: make both files with deploy/certificates.sh"
+            missing = "--ssl-certfile or --ssl-ca-certfile is missing: make both files with deploy/certificates.sh"
             yield Finding("certificate", False, missing)
         yield find("port", lambda: port_free(host, port))
         if proxy_variables():

@@ -1,4 +1,4 @@
-"""Checks of certificates and keys."""
+"""Checks of a SuperLink's certificate and of a SuperNode's private key."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ def _load(path: Path, load: Callable[[bytes], T], got: str, allowed: str, hint: 
     text = path.read_bytes()
     try:
         return load(text)
-    except (ValueError, TypeError) as error:  # TypeError: there is a passphrase
+    except (ValueError, TypeError) as error:  # TypeError: the key has a passphrase
         raise WrongError(path, got=f"{got} ({error})", allowed=allowed, hint=hint) from None
 
 
@@ -41,42 +41,40 @@ def certificate(path: Path, authority: Path, key: Path | None = None) -> str:
     from cryptography.hazmat.primitives.serialization import load_pem_private_key
     from cryptography.x509 import ExtensionNotFound, IPAddress, SubjectAlternativeName, load_pem_x509_certificate
 
-    other, way_out = "another content", "choose a file in PEM"
-    shown, root = (
-        _load(file, load_pem_x509_certificate, other, "a certificate in PEM", way_out) for file in (path, authority)
+    not_pem, hint = "a file that is not PEM", "choose a PEM file"
+    own, root = (
+        _load(file, load_pem_x509_certificate, not_pem, "a certificate in PEM format", hint)
+        for file in (path, authority)
     )
-    both = "make both with deploy/certificates.sh"
+    renew_both = "make both files with deploy/certificates.sh"
     try:
-        shown.verify_directly_issued_by(root)
+        own.verify_directly_issued_by(root)
     except (ValueError, TypeError, InvalidSignature):
         got = f"a certificate that was not issued by {authority}"
-        raise WrongError(path, got=got, allowed="a certificate of this authority", hint=both) from None
+        raise WrongError(path, got=got, allowed="a certificate of this authority", hint=renew_both) from None
     if key is not None:
-        allowed = "a private key in PEM without a passphrase"
-        private = _load(key, lambda text: load_pem_private_key(text, None), other, allowed, way_out)
-        if private.public_key() != shown.public_key():
-            got = f"another key than the key of {path}"
-            raise WrongError(key, got=got, allowed="the key of this certificate", hint=both)
+        allowed = "a private key in PEM format without a passphrase"
+        private = _load(key, lambda text: load_pem_private_key(text, None), not_pem, allowed, hint)
+        if private.public_key() != own.public_key():
+            got = f"a key that does not belong to the certificate {path}"
+            raise WrongError(key, got=got, allowed="the key of this certificate", hint=renew_both)
     try:
-        names = shown.extensions.get_extension_for_class(SubjectAlternativeName).value.get_values_for_type(IPAddress)
+        names = own.extensions.get_extension_for_class(SubjectAlternativeName).value.get_values_for_type(IPAddress)
     except ExtensionNotFound:
         names = []
     if LOOPBACK not in names:
         got = f"a certificate that does not name {LOOPBACK}, the address that the SuperLink's child processes use"
         allowed = f"{LOOPBACK} among the addresses of subjectAltName"
         raise WrongError(path, got=got, allowed=allowed, hint="make a certificate with deploy/certificates.sh")
-    days = (min(shown.not_valid_after_utc, root.not_valid_after_utc) - datetime.now(UTC)).days
+    days = (min(own.not_valid_after_utc, root.not_valid_after_utc) - datetime.now(UTC)).days
     if days < WARNING_DAYS:
-        got, way_out = (
-            f"a certificate that is valid for {days} more days",
-            "make a new certificate with deploy/certificates.sh",
-        )
-        raise WrongError(path, got=got, allowed=f"at least {WARNING_DAYS} days", hint=way_out)
+        got, allowed = f"a certificate that is valid for {days} more days", f"at least {WARNING_DAYS} days"
+        raise WrongError(path, got=got, allowed=allowed, hint="make a new certificate with deploy/certificates.sh")
     return f"{path} is valid for {days:,} days"
 
 
 def node_key(path: Path) -> str:
-    """Check that a SuperNode's private key can be read, and only by its owner.
+    """Check that a SuperNode's private key is usable, and that only its owner can read it.
 
     Raises:
         WrongError: The file is not a key on a NIST curve in OpenSSH's format, has a passphrase, or other users can
@@ -85,11 +83,11 @@ def node_key(path: Path) -> str:
     from cryptography.hazmat.primitives.asymmetric.ec import EllipticCurvePrivateKey
     from cryptography.hazmat.primitives.serialization import load_ssh_private_key
 
-    way_out = "make a key with deploy/node-key.sh"
+    hint = "make a key with deploy/node-key.sh"
     allowed = "a private key in OpenSSH's format without a passphrase"
-    key = _load(path, lambda text: load_ssh_private_key(text, None), "no such key", allowed, way_out)
+    key = _load(path, lambda text: load_ssh_private_key(text, None), "a file without such a key", allowed, hint)
     if not isinstance(key, EllipticCurvePrivateKey):
-        raise WrongError(path, got="a key of another kind", allowed="a key on a NIST curve", hint=way_out)
+        raise WrongError(path, got="a key of another kind", allowed="a key on a NIST curve", hint=hint)
     mode = path.stat().st_mode & 0o777
     if mode & 0o077:
         got = f"a key that other users can read (mode {mode:o})"

@@ -1,4 +1,4 @@
-"""The doctor's findings: one line for each check."""
+"""The outcomes of the doctor's checks: one line each."""
 
 from __future__ import annotations
 
@@ -13,7 +13,13 @@ class WrongError(InputError):
 
 
 class Finding(NamedTuple):
-    """The outcome of one check."""
+    """The outcome of one check.
+
+    Attributes:
+        name: The name of the check.
+        good: Whether the check has passed.
+        text: The facts that the check has found, or the error.
+    """
 
     name: str
     good: bool
@@ -28,8 +34,8 @@ def find(name: str, check: Callable[[], str]) -> Finding:
 
     Args:
         name: The name of the check.
-        check: Returns a text if all is well, or raises WrongError, ValueError or OSError. Other exceptions pass
-            through.
+        check: Function that returns a text if the check passes. If the check fails, it raises WrongError, ValueError
+            or OSError. Other exceptions pass through.
     """
     try:
         return Finding(name, True, check())

@@ -16,24 +16,28 @@ INSTALL = "pip install -e . -c constraints.txt"
 
 
 def packages() -> str:
-    """Check that every required package is installed in an allowed version."""
+    """Check that every required package is installed in an allowed version.
+
+    Raises:
+        WrongError: The project or a required package is not installed, or has a wrong version.
+    """
     from packaging.requirements import Requirement
 
     try:
         wanted = [Requirement(line) for line in requires(NAME) or []]
     except PackageNotFoundError:
-        got = "a package that is not installed here"
+        got = "no installed package of this name"
         raise WrongError(NAME, got=got, allowed="an installed package", hint=f"run {INSTALL}") from None
-    needed = [one for one in wanted if one.marker is None or one.marker.evaluate({"extra": ""})]
+    needed = [each for each in wanted if each.marker is None or each.marker.evaluate({"extra": ""})]
     bad = []
-    for one in needed:
+    for requirement in needed:
         try:
-            found = version(one.name)
+            installed = version(requirement.name)
         except PackageNotFoundError:
-            found = NOTHING
-        if found == NOTHING or not one.specifier.contains(found, prereleases=True):
-            allowed = str(one.specifier) or "any version"
-            bad.append(WrongError(one.name, got=found, allowed=allowed, hint=f"run {INSTALL}"))
+            installed = NOTHING
+        if installed == NOTHING or not requirement.specifier.contains(installed, prereleases=True):
+            allowed = str(requirement.specifier) or "any version"
+            bad.append(WrongError(requirement.name, got=installed, allowed=allowed, hint=f"run {INSTALL}"))
     if bad:
         raise WrongError.join(bad)
     return f"{len(needed)} of {len(needed)}, flwr {version('flwr')}, torch {version('torch')}"
@@ -51,7 +55,9 @@ def no_installation(environment: Mapping[str, str]) -> str:
     got = environment.get(NO_INSTALLATION, NOTHING)
     if got != "1":  # Flower accepts no other value, not even "true"
         hint = "start flower-superlink with --disable-runtime-dependency-installation"
-        raise WrongError(NO_INSTALLATION, got=got, allowed="1, or every run installs all packages again", hint=hint)
+        raise WrongError(
+            NO_INSTALLATION, got=got, allowed="1, since otherwise every run installs all packages again", hint=hint
+        )
     return f"{NO_INSTALLATION} is set"
 
 

@@ -1,4 +1,7 @@
-"""Checks of connections and ports. They send only a TLS handshake and, if variables name a proxy, a request."""
+"""Checks of connections and ports.
+
+They send only a TLS handshake and, if environment variables name a proxy, one request.
+"""
 
 from __future__ import annotations
 
@@ -13,10 +16,10 @@ HIGHEST_PORT = 2**16 - 1
 
 
 def reachable(address: str, authority: Path | None) -> str:
-    """Check that a SuperLink listens and, with an authority, that its certificate is valid for this name.
+    """Check that a SuperLink listens and, with an authority, that its certificate is valid for this host name.
 
     Args:
-        address: ``host:port``, an IPv6 address in brackets.
+        address: ``host:port``. An IPv6 host is in brackets.
         authority: The PEM file of the certificate's authority. None: TLS is not tried.
 
     Raises:
@@ -28,9 +31,9 @@ def reachable(address: str, authority: Path | None) -> str:
         raise WrongError(
             "--superlink", got=repr(address), allowed="host:port", hint="use the address for flower-supernode"
         )
-    name, way_out = host.strip("[]"), "see docs/deployment.md"
+    name, hint = host.strip("[]"), "see docs/deployment.md"
     if authority is not None:
-        authority.read_bytes()  # a file that cannot be read is not a fault of the connection
+        authority.read_bytes()  # raises OSError here, so an unreadable file is not reported as a failed connection
     if answered := through_proxy(name, int(port), authority):
         return answered
     try:
@@ -42,10 +45,10 @@ def reachable(address: str, authority: Path | None) -> str:
                 return f"{address} listens, with a certificate of {authority} ({secure.version()})"
     except ssl.SSLError as error:
         got = f"TLS that fails ({getattr(error, 'verify_message', '') or error.reason or error})"
-        raise WrongError(address, got=got, allowed=f"a certificate of {authority}", hint=way_out) from None
+        raise WrongError(address, got=got, allowed=f"a certificate of {authority}", hint=hint) from None
     except OSError as error:
         got = f"no connection ({error.strerror or error})"
-        raise WrongError(address, got=got, allowed="a listening SuperLink", hint=way_out) from None
+        raise WrongError(address, got=got, allowed="a listening SuperLink", hint=hint) from None
 
 
 def port_free(host: str, port: int) -> str:
@@ -59,5 +62,7 @@ def port_free(host: str, port: int) -> str:
         socket.create_server((host, port), family=family).close()
     except OSError as error:
         got = f"{host}:{port} ({error.strerror or error})"
-        raise WrongError("port", got=got, allowed="a free port of this machine", hint="set another --port") from None
+        raise WrongError(
+            "port", got=got, allowed="a free port of this machine", hint="set --port to another port"
+        ) from None
     return f"{host}:{port} is free"

@@ -1,7 +1,8 @@
-"""Checks of the proxies in environment variables: a SuperNode connects through them, and retries for ever.
+"""Checks of the proxies in environment variables such as ``https_proxy``.
 
-Flower's processes use httpx, which reads the variables like urllib. The variables apply to connections to the
-SuperLink, and also to connections between Flower's processes on 127.0.0.1.
+Flower's processes use httpx, which reads these variables as urllib does. The variables apply to connections to the
+SuperLink, and also to connections between Flower's processes on 127.0.0.1. If a connection through the proxy fails, a
+SuperNode retries for ever without an error.
 """
 
 from __future__ import annotations
@@ -18,7 +19,7 @@ from apps.doctor.findings import WrongError
 SECONDS = 5.0
 _NAMES = ("http_proxy", "https_proxy", "all_proxy")
 _LOOPBACK = "127.0.0.1"
-# an HTTP status and the beginning of the content, or an error text
+# the status and the beginning of the content of an HTTP answer, or the text of an error
 Answer = tuple[int, bytes] | str
 
 
@@ -28,7 +29,7 @@ def proxy_variables() -> list[str]:
 
 
 def through_proxy(host: str, port: int, authority: Path | None) -> str:
-    """Compare a connection to the SuperLink through the proxies with a direct connection.
+    """Check that the SuperLink answers through the proxies, by a comparison with a direct connection.
 
     Args:
         host: The SuperLink's host. An IPv6 address is without brackets.
@@ -36,7 +37,7 @@ def through_proxy(host: str, port: int, authority: Path | None) -> str:
         authority: The PEM file of the certificate's authority. None: without TLS.
 
     Returns:
-        "" if the proxies make no difference, else a note that the SuperLink answers through the proxy.
+        "" if the proxies make no difference; otherwise a note that the SuperLink answers only through the proxy.
 
     Raises:
         WrongError: The SuperLink does not answer through the proxy.
@@ -49,7 +50,7 @@ def through_proxy(host: str, port: int, authority: Path | None) -> str:
         return ""
     if isinstance(direct, str) and not isinstance(proxied, str) and (authority or proxied == (200, b"")):
         return f"{netloc} answers through the proxy of {', '.join(proxy_variables())}"
-    answer = proxied if isinstance(proxied, str) else f"status {proxied[0]} of something else"
+    answer = proxied if isinstance(proxied, str) else f"status {proxied[0]} from another server"
     raise _wrong(netloc, f"no connection through the proxy ({answer})", host)
 
 
@@ -77,7 +78,7 @@ def loopback(scheme: Literal["http", "https"], host: str = "") -> str:
             reason = str(error)
         with contextlib.suppress(BlockingIOError):
             server.accept()[0].close()
-            return f"{', '.join(proxy_variables())} leave out {_LOOPBACK}"
+            return f"{', '.join(proxy_variables())} do not apply to {_LOOPBACK}"
     raise _wrong(_LOOPBACK, reason, host)
 
 
@@ -95,6 +96,6 @@ def _ask(netloc: str, authority: Path | None, *, environment: bool) -> Answer:
 
 def _wrong(key: str, got: str, host: str) -> WrongError:
     names = ",".join(dict.fromkeys(name for name in (host, _LOOPBACK, "localhost") if name))
-    allowed = f"a connection with the variables {', '.join(proxy_variables())}, which Flower's processes use"
+    allowed = f"a working connection with the variables {', '.join(proxy_variables())}, which Flower's processes use"
     hint = f"export no_proxy={names} before you start Flower's processes; it lists names and addresses, not ranges"
     return WrongError(key, got=got, allowed=allowed, hint=hint)

@@ -1,1 +1,1 @@
-"""How a run's models are measured."""
+"""The measurement of a run's models at the server: metrics, the selection of a round, and final figures."""

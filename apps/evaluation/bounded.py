@@ -1,4 +1,7 @@
-"""Detection of networks with bounded outputs, such as a network that ends in a sigmoid. Scores must be logits."""
+"""A detector of networks whose outputs are bounded, such as a network that ends in a sigmoid.
+
+The project's losses and metrics treat scores as logits, so such a network trains badly. The user gets a warning.
+"""
 
 import re
 
@@ -8,16 +11,17 @@ import torch
 from problems.models import FlatModel
 
 FEWEST_ROWS, FEWEST_ROUNDS = 20, 2
-"""The fewest rows, and the fewest evaluated rounds, with all scores in [0, 1] before a network is suspected."""
+"""A network is suspected if all scores of at least this many rows, in this many evaluated rounds, are in [0, 1]."""
+# the scales of the random inputs that test whether a suspected network's scores stay in [0, 1]
 _SCALES = (1.0, 30.0, 1000.0)
-# Autograd's names of operations that only change a tensor's shape, of operations that bound it, and of linear ones.
+# Autograd's names of operations that only change the shape, of operations that bound the values, and of linear layers.
 _SHAPES = r"(Squeeze|Unsqueeze|View|UnsafeView|Reshape|ReshapeAlias|Alias|Select|Slice|T|Transpose|ToCopy)Backward\d"
 _BOUNDED = r"(Sigmoid|Softmax|LogSoftmax|LogSigmoid|Tanh|Hardsigmoid|Hardtanh|Clamp\w*|Relu)Backward\d"
 _LINEAR = r"(Addmm|Mm|Mv|Addmv|Bmm|Convolution\w*|Linear)Backward\d"
 
 
 class BoundWatch:
-    """A detector of bounded scores, which watches the evaluated rounds.
+    """A detector of bounded scores over a run's evaluated rounds.
 
     Args:
         model: The network. Evaluations load the newest weights into it.
@@ -28,10 +32,10 @@ class BoundWatch:
         self._model, self._shape = model, shape
         self._last: str | None = None
         self._rounds = 0
-        self._told = False
+        self._warned = False
 
     def take(self, low: float, high: float, rows: int) -> str:
-        """Return the warning after an evaluation, at most once; "" without a warning.
+        """Return a warning after an evaluation if the network is bounded, at most once per run; otherwise "".
 
         Args:
             low: The smallest score.
@@ -39,7 +43,7 @@ class BoundWatch:
             rows: The number of scores.
         """
         self._rounds = self._rounds + 1 if 0 <= low < high <= 1 and rows >= FEWEST_ROWS else 0
-        if self._told or low == high:
+        if self._warned or low == high:
             return ""
         if self._last is None:
             self._last = _last_operation(self._model, self._shape)
@@ -47,8 +51,8 @@ class BoundWatch:
         suspected = self._rounds >= FEWEST_ROUNDS and not re.fullmatch(_LINEAR, self._last)
         if not by_name and not (suspected and _stays_in_unit_interval(self._model, self._shape)):
             return ""
-        self._told = True
-        name = by_name[1].lower() if by_name else "sigmoid or the like"
+        self._warned = True
+        name = by_name[1].lower() if by_name else "sigmoid or a similar function"
         return (
             f"the model ends in a {name}: its scores lie between {low:.3g} and {high:.3g} on all {rows:,} evaluated "
             f"rows, but a score is a logit, whose sigmoid is the probability: remove the last {name} from the model"
@@ -56,7 +60,7 @@ class BoundWatch:
 
 
 def _last_operation(model: FlatModel, shape: tuple[int, ...]) -> str:
-    """Return the name of the last operation of a network that changes numbers; "" if autograd does not know it."""
+    """Return autograd's name of a network's last operation that changes values. "" if autograd does not track it."""
     rows = torch.zeros((2, *shape), dtype=model.dtype, device=model.device)
     model.module.eval()
     with torch.enable_grad():

@@ -1,4 +1,7 @@
-"""The server's metrics of a composite objective f + g over the sites' samples."""
+"""The server's metrics of a composite objective f + g: a loss over the sites' samples plus a penalty or constraint.
+
+For linear models of moderate size the server also computes the exact minimiser x*, to measure the distance from it.
+"""
 
 from collections.abc import Hashable, Sequence
 from logging import INFO, WARNING
@@ -25,11 +28,11 @@ from problems.penalties import Penalty, make_penalty
 from problems.site import as_tensor
 
 LARGEST_REFERENCE = 20_000_000
-"""The largest size of the sites' samples, in numbers, for which x* is computed. It takes at most a minute."""
+"""The largest samples-by-features matrix, in numbers, for which x* is computed. This takes at most a minute."""
 
 
 def check_penalty(composite: Settings) -> None:
-    """Refuse options of the penalty that contradict each other for any model.
+    """Refuse options of the penalty that contradict each other, whatever the model.
 
     Raises:
         ConfigError: The options contradict each other.
@@ -50,9 +53,9 @@ class CompositeEvaluator(ModelEvaluator):
     """`ModelEvaluator`'s metrics on rows, ``nonzeros``, and metrics of the parameters x on the sites' samples:
 
     - ``objective``: f + g. f is the mean of the sites' mean losses, weighted by ``client-weights``, plus the ridge
-      term;
+      term.
 
-    and for a linear model, whose f is convex:
+    For a linear model, whose f is convex, also:
 
     - ``stationarity``: the distance of 0 from the subdifferential of f + g at x;
     - ``optimality``: ||x - x*|| / ||x*|| with the minimiser x* that `problems.optimum` finds;
@@ -86,14 +89,15 @@ class CompositeEvaluator(ModelEvaluator):
 
     def __call__(self, arrays: Sequence[FloatArray]) -> dict[str, float]:
         metrics = super().__call__(arrays)
-        own = torch.tensor(arrays[0])  # in the run's number type: constraint sets allow for its rounding
-        point, penalty = own.double(), self.penalty.value(own)
+        # The penalty takes x in the run's number type, since constraint sets allow for that type's rounding errors.
+        x = torch.tensor(arrays[0])
+        point, penalty = x.double(), self.penalty.value(x)
         if self.smooth is None:
             metrics["objective"] = self.mean_loss() + float((self.ridge * point) @ point) / 2 + penalty
             return metrics
         value, gradient = self.smooth(point)
         metrics["objective"] = value + penalty
-        metrics["stationarity"] = self.penalty.distance(own, gradient.to(own.dtype))
+        metrics["stationarity"] = self.penalty.distance(x, gradient.to(x.dtype))
         if self.optimum is not None:
             metrics["optimality"] = float((point - self.optimum).norm() / self.optimum.norm())
             metrics["support_f1"] = support_f1(point, self.optimum)
@@ -119,11 +123,11 @@ class CompositeEvaluator(ModelEvaluator):
             _optima[key] = minimise(
                 self.smooth, self.penalty, start, lipschitz=self.smooth.lipschitz, convexity=self.smooth.convexity
             )
-        found = _optima[key]
-        if not found.converged:
-            unsolved = "no reference optimum: after %d iterations the residual is %.1e"
-            log(WARNING, unsolved, found.iterations, found.residual)
-        return found.point if found.converged and found.point.any() else None
+        optimum = _optima[key]
+        if not optimum.converged:
+            text = "no optimality and no support_f1: the solver for x* stopped after %d iterations at residual %.1e"
+            log(WARNING, text, optimum.iterations, optimum.residual)
+        return optimum.point if optimum.converged and optimum.point.any() else None
 
 
 class CompositeEvaluation(RowEvaluation):
@@ -157,17 +161,17 @@ def penalty_terms(config: RunConfig, layout: Layout) -> tuple[Penalty, Tensor]:
 
 
 def _sample_weights(sizes: Sequence[int], by_examples: bool) -> list[NDArray[np.float64]]:
-    """Return the weights in f of each site's samples, (n_i,) for site i; all sum to 1."""
+    """Return the weight of each sample in f: for each site i an array (n_i,). All weights together sum to 1."""
     mean_size = sum(sizes) / len(sizes)
     shares = [size / mean_size if by_examples else 1.0 for size in sizes]
     return [np.full(size, share / size / len(sizes)) for size, share in zip(sizes, shares, strict=True)]
 
 
-_optima: dict[Hashable, Optimum] = {}
+_optima: dict[Hashable, Optimum] = {}  # the minimisers that this process has computed
 
 
-def support_f1(found: Tensor, true: Tensor) -> float:
-    """Return the F1 score of a vector's nonzeros as a prediction of the true nonzeros; 1 if neither vector has any."""
-    both = int(((found != 0) & (true != 0)).sum())
-    total = int(torch.count_nonzero(found) + torch.count_nonzero(true))
+def support_f1(x: Tensor, true: Tensor) -> float:
+    """Return the F1 score of x's nonzeros as a prediction of the true vector's nonzeros. 1 if both vectors are 0."""
+    both = int(((x != 0) & (true != 0)).sum())
+    total = int(torch.count_nonzero(x) + torch.count_nonzero(true))
     return 2 * both / total if total else 1.0

@@ -1,4 +1,4 @@
-"""Lines for the log and for ``check`` about labels, the rows that have them, and columns of dates and text."""
+"""Lines for the log, and for ``florilegium check``, about a run's labels and its columns of dates and text."""
 
 from collections.abc import Sequence
 
@@ -15,7 +15,7 @@ SHOWN = 8
 
 
 def join_labels(labels: Sequence[str]) -> str:
-    """Return labels in quotes with commas, the first `SHOWN` of them."""
+    """Return the first `SHOWN` labels in quotes with commas, and the number of further labels."""
     more = f" and {len(labels) - SHOWN:,} more" if len(labels) > SHOWN else ""
     return ", ".join(map(repr, labels[:SHOWN])) + more
 
@@ -23,11 +23,11 @@ def join_labels(labels: Sequence[str]) -> str:
 def describe_labels(
     spec: DataSpec, samples: SampleFormat | None, class_counts: Int64[np.ndarray, "clients 2"]
 ) -> list[str]:
-    """Return a line about the positive labels and a line about the negative labels; [] without labels.
+    """Return a line about the positive labels and a line about the negative labels. [] without labels.
 
     Args:
         spec: The run's data.
-        samples: The labels on each side.
+        samples: The form of the samples, with the positive and the negative labels.
         class_counts: Each client's number of negative and positive training rows.
     """
     if samples is None or not (samples.positive_labels or samples.negative_labels):
@@ -42,7 +42,7 @@ def describe_labels(
 
 
 def describe_columns(columns: Preprocessing | None) -> list[str]:
-    """Return lines about the columns of dates and of text, and with long tails; [] without a table."""
+    """Return lines about a table's columns of dates, of text and with long tails. [] if the data are not a table."""
     if columns is None:
         return []
     dates = [f"dates become days since 1970-01-01: {', '.join(map(repr, columns.dates))}"] if columns.dates else []
@@ -55,7 +55,7 @@ def _reason(spec: DataSpec, samples: SampleFormat) -> str:
     if spec.positive_label or not generic:
         return ""
     if spec.partition == OWN:
-        return ", the default; positive-label names another"
+        return ", the default; set positive-label to choose another label"
     numbers = all(map(is_number, (*samples.positive_labels, *samples.negative_labels)))
     order = "the larger of two numbers" if numbers else "the last in alphabetical order"
     names = ", ".join(samples.negative_labels)

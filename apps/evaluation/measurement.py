@@ -1,4 +1,7 @@
-"""The measurement of a run's models: evaluators, metrics after a round, the choice of a round, and final figures."""
+"""The measurement of one run's models: metrics after each round, the choice of a round, and the final figures.
+
+An `Evaluator` computes metrics, either from rows of the server or from histograms of scores that the sites send.
+"""
 
 from collections.abc import Callable, Mapping
 from dataclasses import replace
@@ -25,17 +28,17 @@ from strategies.rounds.replies import RoundReport
 
 
 class Measurement:
-    """Metrics of a run's models, and the choices that the run makes by them.
+    """Metrics of a run's models, and the choices that the run makes from these metrics.
 
     Args:
-        config: The run's configuration.
+        config: The run config.
         strategy: The run's strategy.
-        deployed: Whether sites are on other machines, so the server has none of their rows.
-        warn: Records a warning about a round's model.
+        deployed: Whether the sites are on other machines, so the server does not have their rows.
+        warn: Function of a round and a text. It records a warning about the round's model.
 
     Attributes:
-        choice: The round and the threshold chosen so far.
-        server_round: The round under way.
+        choice: The round, the threshold and the calibration chosen so far.
+        server_round: The current round.
     """
 
     def __init__(
@@ -48,7 +51,7 @@ class Measurement:
 
     @cached_property
     def cells(self) -> SmallCells:
-        """The least cells of the run's sites, once the strategy has their reports."""
+        """The smallest counts of rows that the sites reveal (`SmallCells`). Needs the sites' reports."""
         return SmallCells.of(self.config, self.strategy.roster.reports)
 
     def evaluator(self, num_clients: int, *, test: bool = False) -> Evaluator:
@@ -56,10 +59,10 @@ class Measurement:
 
         Args:
             num_clients: The number of clients.
-            test: Whether to evaluate on the test rows of a run that has validation rows.
+            test: Whether to evaluate on the test rows even if the run has validation rows.
 
         Raises:
-            ConfigError, DataError: The server needs data that are not named, or that cannot be loaded.
+            ConfigError, DataError: The server needs data that the run config does not name, or that cannot be loaded.
         """
         config, strategy, evaluation = self.config, self.strategy, self.config.algorithm.evaluation
         if not isinstance(evaluation, RowEvaluation):
@@ -68,21 +71,24 @@ class Measurement:
             return evaluation(config, num_clients, test=test)
         assert isinstance(strategy, MethodStrategy)
         phase = TEST_SCORE_COUNTS if test else SCORE_COUNTS
-        # rows are on the right side of a threshold only if it is the edge of a bin
+        # The sites count scores by bins. The threshold must be an edge of a bin, so each row is on the correct side.
         threshold = self.choice.threshold
-        kept = codes([threshold["score"]]).tolist() if test and threshold else []
+        edges = codes([threshold["score"]]).tolist() if test and threshold else []
         return evaluation.of_sites(
-            config, strategy.schema, lambda x: strategy.count_scores(self.server_round, x, phase, kept)
+            config, strategy.schema, lambda x: strategy.count_scores(self.server_round, x, phase, edges)
         )
 
     def models(self, server_round: int, arrays: list[FloatArray]) -> dict[str, list[FloatArray]]:
-        """Return the model after a round under "", and the strategy's other views under their suffixes."""
+        """Return the model after a round under the key "", and the strategy's other views under their suffixes.
+
+        A view is another model that the strategy derives from its state, such as an average (`PayloadStrategy.views`).
+        """
         return {"": self.strategy.output(server_round, arrays), **self.strategy.views()}
 
     def measure(self, evaluator: Evaluator, server_round: int, arrays: list[FloatArray]) -> dict[str, float]:
         """Return the metrics of the `models` after a round, and update the choice.
 
-        If the round has figures of single sites, they are added to its report.
+        The figures of single sites, if the round has them, are added to the round's report.
 
         Raises:
             ConfigError: ``select-by`` is not among the metrics.
@@ -90,8 +96,8 @@ class Measurement:
         """
         models = self.models(server_round, arrays)
         metrics = evaluator.relate(self.strategy.measured) | measure(evaluator, models)
-        least = max(LEAST_CELL, self.cells.of_counts(NOWHERE))
-        self.choice = self.choice.take(self.config, server_round, metrics, models, evaluator.tally, least)
+        fewest_rows = max(LEAST_CELL, self.cells.of_counts(NOWHERE))
+        self.choice = self.choice.take(self.config, server_round, metrics, models, evaluator.tally, fewest_rows)
         if isinstance(evaluator, ScoreEvaluator) and evaluator.score_range and evaluator.sample_format:
             self._bounds = self._bounds or BoundWatch(evaluator.model, evaluator.sample_format.shape)
             if warning := self._bounds.take(*evaluator.score_range):
@@ -102,38 +108,39 @@ class Measurement:
         return metrics
 
     def describe(
-        self, evaluator: Evaluator, models: Mapping[str, list[FloatArray]], made: int
+        self, evaluator: Evaluator, models: Mapping[str, list[FloatArray]], last_round: int
     ) -> tuple[dict[str, Any], Tally | None]:
-        """Measure the run's final models, on unused test rows if the run has chosen anything on validation rows.
+        """Measure the run's final models. If choices were made on validation rows, measure on the unused test rows.
 
         Args:
             evaluator: The evaluator of the run's rounds.
-            models: The selected models, or the last ones.
-            made: The number of the last round.
+            models: The models of the selected round, or of the last round.
+            last_round: The number of the last round.
 
         Returns:
-            The entries of result.json about the models, and the scores from which its figures were computed, if any.
+            The entries of result.json about the models; and the counted scores from which the figures among these
+            entries were computed, if the run has figures.
         """
         config, evaluation, best = self.config, self.config.evaluation, self.choice.selected
-        found: dict[str, Any] = {}
+        entries: dict[str, Any] = {}
         if best is not None:
-            found["selected"] = {"round": best.server_round, "metric": evaluation.select_by, "value": best.value}
-        self.server_round, self.strategy.report = made, RoundReport()
+            entries["selected"] = {"round": best.server_round, "metric": evaluation.select_by, "value": best.value}
+        self.server_round, self.strategy.report = last_round, RoundReport()
         if evaluation.tests:
             evaluator = self.evaluator(len(self.strategy.roster), test=True)
-            found["test_metrics"] = measure(evaluator, models)
+            entries["test_metrics"] = measure(evaluator, models)
         elif evaluation.counts and evaluator.tally is None:  # the run was resumed after its last round
             measure(evaluator, models)
-        if made < config.training.num_server_rounds:
-            found["stopped"] = {"round": made, "patience": evaluation.patience}
+        if last_round < config.training.num_server_rounds:
+            entries["stopped"] = {"round": last_round, "patience": evaluation.patience}
         if not evaluation.counts or evaluator.tally is None:
-            return found | left_out(self.cells.withheld), None
+            return entries | left_out(self.cells.withheld), None
         tally = evaluator.tally
         if (entry := self.choice.calibration) is not None:
             calibrated = replace(tally, probability_of=read_calibration(entry))
             figures = {name: point_figures(rows) for name, rows in (("before", tally), ("after", calibrated))}
-            found["calibration"] = entry | {
+            entries["calibration"] = entry | {
                 name: {figure: every[figure] for figure in (BRIER, ECE)} for name, every in figures.items()
             }
             tally = calibrated
-        return found | describe(tally, config, self.strategy.roster.reports, self.choice.threshold), tally
+        return entries | describe(tally, config, self.strategy.roster.reports, self.choice.threshold), tally

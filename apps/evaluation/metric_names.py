@@ -1,4 +1,7 @@
-"""Names of metrics: the metrics in the log, the direction of improvement, and the suffixes of views."""
+"""Names of metrics: their order in the log, whether lower values are better, and the suffixes of views.
+
+A view is another model that a strategy derives from its state (`PayloadStrategy.views`). Its metrics have its suffix.
+"""
 
 from collections.abc import Mapping
 from typing import Any
@@ -33,7 +36,7 @@ FORMATS = {"grad_phi_sq": ".3e", "optimality": ".3e", "suboptimality": ".3e", "n
 
 
 def better(metric: str) -> Any:
-    """Return the function that chooses the better of some values: the built-in ``min`` or ``max``.
+    """Return the function that chooses the better of several values of a metric: ``min`` or ``max``.
 
     Args:
         metric: The metric's name, also with a view's suffix, such as ``loss_inner``.
@@ -47,11 +50,11 @@ def add_suffix(name: str, view: str) -> str:
 
 
 def format_metrics(metrics: Mapping[str, float], view: str = "") -> str:
-    """Return the metrics of a log line: `SHOWN` in this order, preceded by accuracy if there is no AUC.
+    """Return the metrics of a log line: the names in `SHOWN`, preceded by accuracy if the metrics contain no AUC.
 
     Args:
         metrics: The values by name. Names that are not in `SHOWN` are left out.
-        view: The view. If it has no metrics yet, the model's are shown. "" is the model itself.
+        view: The view whose metrics are shown. If it has no metrics yet, the model's metrics are shown. "": the model.
     """
     shown = SHOWN if any(name.startswith("auc") for name in metrics) else ("accuracy", *SHOWN)
     names = {add_suffix(name, view): name for name in shown}

@@ -1,4 +1,7 @@
-"""Evaluators of networks and minimax problems, for runs whose clients have rows."""
+"""Evaluators of networks and of minimax problems, for runs whose clients have rows (not columns).
+
+A network is evaluated on rows of the server, or on the sites' held-out rows, whose scores the sites count by bins.
+"""
 
 import math
 from abc import abstractmethod
@@ -30,17 +33,21 @@ from problems.site import as_tensor
 from problems.tallies import Tally
 from strategies.rounds.schema import Schema
 
-# the arrays of a model -> the counted scores of the sites' held-out rows
-Ask = Callable[[list[FloatArray]], Tally]
+# a function: the arrays of a model -> the counted scores of the sites' held-out rows
+CountScores = Callable[[list[FloatArray]], Tally]
 
 
 class ScoreEvaluator(Evaluator):
     """Metrics of a network from its scores of labelled rows; see `problems.metrics.binary_metrics`.
 
-    ``loss`` is the run's objective on these rows: `PairwiseObjective.risk` over their pairs; cross-entropy; for
-    `RATIO_LOSS` cross-entropy weighted by these rows' class ratios; for `SADDLES` the saddle function at its best a, b
-    and lambda, rescaled to the pairwise square risk. ``accuracy`` has its threshold at logit 0. A pairwise loss does
-    not calibrate this threshold, so the accuracy changes when all scores shift.
+    ``loss`` is the run's objective on these rows:
+
+    - for pairwise losses `PairwiseObjective.risk` over the rows' pairs;
+    - cross-entropy, for `RATIO_LOSS` weighted by these rows' class ratios;
+    - for `SADDLES` the saddle function at its best a, b and lambda, rescaled to the pairwise square risk.
+
+    ``accuracy`` has its threshold at logit 0. A pairwise loss depends only on differences of scores, so a shift of all
+    scores changes the accuracy but not the loss.
 
     Attributes:
         count_nonzeros: Whether ``nonzeros``, the number of parameters other than zero, is a metric too.
@@ -66,10 +73,11 @@ class ScoreEvaluator(Evaluator):
     def start(self) -> list[FloatArray]:
         return self.model.arrays()
 
-    def start_from(self, named: Mapping[str, torch.Tensor]) -> list[FloatArray]:
+    def start_from(self, tensors: Mapping[str, torch.Tensor]) -> list[FloatArray]:
         names = network_names(self.model.module)
-        state = {name: named[short] for name, short in names.items() if short in named}
-        self.model.module.load_state_dict(state, strict=False)  # its parameters are views of the model's vectors
+        state = {name: tensors[short] for name, short in names.items() if short in tensors}
+        # the module's parameters are views of the model's flat vectors, so this also sets the vectors
+        self.model.module.load_state_dict(state, strict=False)
         return self.model.arrays()
 
     def __call__(self, arrays: Sequence[FloatArray]) -> dict[str, float]:
@@ -114,7 +122,7 @@ class ScoreEvaluator(Evaluator):
         return float(objective.risk(scores[positive], scores[~positive]))
 
     def ratio_weights(self, positive: torch.Tensor) -> tuple[float, float]:
-        """Return the ratio loss's weights of a negative and of a positive row, from the test rows' class ratio.
+        """Return the weights of a negative and of a positive row in the ratio loss, from the test rows' class ratio.
 
         Args:
             positive: Whether each test row is positive (n,).
@@ -143,24 +151,24 @@ class ModelEvaluator(ScoreEvaluator):
 
 
 class HeldOutEvaluator(ScoreEvaluator):
-    """Metrics of a network on the sites' held-out rows, of which the server knows each score up to a bin."""
+    """Metrics of a network on the sites' held-out rows. The server knows only in which bin each score lies."""
 
-    def __init__(self, config: RunConfig, model: FlatModel, ask: Ask) -> None:
+    def __init__(self, config: RunConfig, model: FlatModel, count_scores: CountScores) -> None:
         super().__init__(config, model)
         self.summary += "; evaluated by the sites"
-        self.ask = ask
+        self.count_scores = count_scores
 
     def scores(self, arrays: Sequence[FloatArray]) -> tuple[NDArray[np.int8], torch.Tensor]:
-        self.tally = self.ask(list(arrays))
+        self.tally = self.count_scores(list(arrays))
         labels, scores = self.tally.rows()
         return labels, torch.from_numpy(scores)
 
 
 class ProblemEvaluator(Evaluator):
-    """Metrics of a synthetic or user-defined minimax problem: ``loss``, its value at the point, and its own metrics.
+    """Metrics of a synthetic or user-defined minimax problem: ``loss``, which is f(x, y), and the problem's metrics.
 
-    The synthetic problem is evaluated on the union of the sites' samples: its sites are equally large, so the mean over
-    these samples is f. A user's problem is evaluated on the test set.
+    The synthetic problem is evaluated on the union of the sites' samples. Its sites have equally many samples, so the
+    mean over the union is f. A user's problem is evaluated on the test set.
     """
 
     def __init__(self, config: RunConfig, samples: Samples) -> None:
@@ -174,8 +182,8 @@ class ProblemEvaluator(Evaluator):
     def start(self) -> list[FloatArray]:
         return self.oracle.arrays()
 
-    def start_from(self, named: Mapping[str, torch.Tensor]) -> list[FloatArray]:
-        self.oracle.load([torch.cat([named["x"], named["y"]]).numpy()])
+    def start_from(self, tensors: Mapping[str, torch.Tensor]) -> list[FloatArray]:
+        self.oracle.load([torch.cat([tensors["x"], tensors["y"]]).numpy()])
         return self.oracle.arrays()
 
     def __call__(self, arrays: Sequence[FloatArray]) -> dict[str, float]:
@@ -198,7 +206,7 @@ class RowEvaluation:
         Args:
             config: The run config.
             num_clients: The number of clients.
-            pooled: Without effect, since the server needs these data in any case.
+            pooled: Without effect: the server always loads the data.
             test: Whether to evaluate on the test rows even if the run has validation rows.
 
         Raises:
@@ -226,13 +234,15 @@ class RowEvaluation:
             return ProblemEvaluator(config, data.train if config.training.loss == SYNTHETIC_PL else rows)
         return self.of_model(config, resources.new_model(config, data.input_shape), data, rows)
 
-    def of_sites(self, config: RunConfig, schema: Schema, ask: Ask) -> Evaluator:
-        """Return the evaluator of a run whose sites read their own files: on the server's test file, else on theirs.
+    def of_sites(self, config: RunConfig, schema: Schema, count_scores: CountScores) -> Evaluator:
+        """Return the evaluator of a run whose sites read their own files.
+
+        It uses the server's test file, if ``data-dir`` names one, and otherwise the sites' held-out rows.
 
         Args:
             config: The run config.
             schema: The schema that the sites' files share.
-            ask: Counts the scores of the sites' held-out rows.
+            count_scores: Function that lets the sites count the scores of their held-out rows.
 
         Raises:
             ConfigError: A minimax problem has no test file.
@@ -241,18 +251,19 @@ class RowEvaluation:
         test = server_samples(config, schema) if config.data.data_dir else None
         if resources.is_problem(config):
             if test is None:
-                allowed = f"a test set at the server, on which loss {config.training.loss!r} is evaluated"
-                raise ConfigError("data-dir", got=NOTHING, allowed=allowed, hint="set data-dir to a test set")
+                allowed = f"a test set, since the server evaluates loss {config.training.loss!r}"
+                raise ConfigError("data-dir", got=NOTHING, allowed=allowed, hint="set data-dir to a test file")
             evaluator: Evaluator = ProblemEvaluator(config, test)
         else:
             model = resources.new_model(config, schema.shape)
             evaluator = self.of_scores(
-                config, HeldOutEvaluator(config, model, ask) if test is None else ModelEvaluator(config, model, test)
+                config,
+                HeldOutEvaluator(config, model, count_scores) if test is None else ModelEvaluator(config, model, test),
             )
         evaluator.columns, evaluator.sample_format = schema.preprocessing, format_of(config, schema)
         return evaluator
 
-    # Hooks for algorithms with further metrics.
+    # Subclasses override these two methods to add metrics.
 
     def of_model(self, config: RunConfig, model: FlatModel, data: FederatedData, rows: Samples) -> Evaluator:
         """Return a network's evaluator if the server has the clients' rows.

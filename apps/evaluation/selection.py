@@ -1,4 +1,7 @@
-"""The choices of a run on validation rows: the best round by ``select-by``, a threshold, and a calibration."""
+"""The choices that a run makes on validation rows: the best round, a threshold, and a calibration.
+
+The run-config keys ``select-by``, ``threshold-at`` and ``calibration`` turn them on.
+"""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -27,7 +30,7 @@ class Selected:
     Attributes:
         server_round: The round after which the model was measured. 0: the initial model.
         value: The metric's value.
-        waited: The number of evaluations since then, none of which was better.
+        waited: The number of evaluations since that round. None of them was better.
         models: The flat arrays of the model and of the strategy's views, by suffix. "" is the model itself.
     """
 
@@ -43,8 +46,9 @@ class Choice:
 
     Attributes:
         selected: The best model. None if the run does not select models.
-        threshold: The threshold of the selected model, else of the newest model; see `choose_threshold`.
-        calibration: The calibration of the same model, as an entry of result.json. None: the run fits none.
+        threshold: The threshold of the selected model or, without selection, of the newest model; see
+            `choose_threshold`.
+        calibration: The calibration of the same model, as an entry of result.json. None: no calibration.
     """
 
     selected: Selected | None = None
@@ -58,7 +62,7 @@ class Choice:
         metrics: Mapping[str, float],
         models: Mapping[str, Sequence[FloatArray]],
         tally: Tally | None,
-        least: int = LEAST_CELL,
+        fewest_rows: int = LEAST_CELL,
     ) -> Self:
         """Return the choice after an evaluation.
 
@@ -68,7 +72,7 @@ class Choice:
             metrics: The round's metrics.
             models: The round's models, as in `Selected`.
             tally: The counted scores of the evaluated rows.
-            least: The fewest rows of a step of an isotonic calibration.
+            fewest_rows: The fewest rows of a step of an isotonic calibration.
 
         Raises:
             ConfigError: ``select-by`` is not among the metrics.
@@ -80,11 +84,11 @@ class Choice:
         if tally is not None and (selected is None or selected.server_round == server_round):
             threshold = choose_threshold(tally, config) if evaluation.rule else None
             if evaluation.calibrates:
-                calibration = fit_calibration(evaluation.calibration, tally, least).to_json()
+                calibration = fit_calibration(evaluation.calibration, tally, fewest_rows).to_json()
         return type(self)(selected, threshold, calibration)
 
     def ends(self, patience: int) -> bool:
-        """Return whether a run with this patience ends. With patience 0 it does not."""
+        """Return whether a run with this patience ends now. Patience 0 never ends a run."""
         return bool(patience) and self.selected is not None and self.selected.waited >= patience
 
 
@@ -98,7 +102,7 @@ def select(
     metrics: Mapping[str, float],
     models: Mapping[str, Sequence[FloatArray]],
 ) -> Selected | None:
-    """Return the selected model after an evaluation. Of equal models the earlier model stays.
+    """Return the selected model after an evaluation. If the metric is equal, the earlier model stays selected.
 
     Args:
         best: The selected model before the evaluation, if any.
@@ -108,7 +112,7 @@ def select(
         models: The round's models, as in `Selected`.
 
     Returns:
-        The selected model. None if no evaluation has had the metric yet, such as the metric of a view before round 1.
+        The selected model. None if the metric has had no value yet, as for the metric of a view before round 1.
 
     Raises:
         ConfigError: The metric does not exist.
@@ -135,12 +139,12 @@ def measure(evaluator: Evaluator, models: Mapping[str, Sequence[FloatArray]]) ->
         ValueError: A metric is not finite: the run has diverged.
     """
     # the model itself is evaluated last, so the evaluator's tally belongs to it
-    found = {view: evaluator(models[view]) for view in [*models][::-1]}
-    return {add_suffix(name, view): value for view in models for name, value in found[view].items()}
+    metrics = {view: evaluator(models[view]) for view in [*models][::-1]}
+    return {add_suffix(name, view): value for view in models for name, value in metrics[view].items()}
 
 
 def check_test_rows(reports: Sequence[SiteReport]) -> None:
-    """Check before round 1 that a selected model can be measured on the test rows of sites with their own files.
+    """Check before round 1 that sites with their own files have test rows of both classes for the final metrics.
 
     Raises:
         SetupError: All sites together have test rows of only one class.

@@ -1,4 +1,7 @@
-"""The figures of a run's model in result.json: with intervals, for each site and for all sites, and a threshold."""
+"""The figures of a run's model in result.json, for each site and for all sites: AUC, Brier score and others.
+
+Figures have confidence intervals. A threshold, which the run chooses on validation rows, adds confusion matrices.
+"""
 
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
@@ -25,7 +28,7 @@ def choose_threshold(tally: Tally, config: RunConfig) -> dict[str, Any]:
         config: The run config.
 
     Returns:
-        ``score``: the smallest positive score; ``at``: the rule; and the threshold's ``sensitivity`` and
+        ``score``: the smallest score that counts as positive; ``at``: the rule; and the threshold's ``sensitivity`` and
         ``specificity`` on these rows.
     """
     rule = config.evaluation.rule
@@ -48,9 +51,11 @@ def describe(
         threshold: The threshold from `choose_threshold`, if the run has one.
 
     Returns:
-        ``threshold``, if the run has one; ``figures_on``: test rows or validation rows; ``all``: the figures of all
-        rows; ``sites``: the figures of each site, empty if the server does not know whose the rows are, or with secure
-        sums; ``left_out``: the number of sites without figures because of too few rows, unless it is 0.
+        ``threshold``: the threshold, if the run has one.
+        ``figures_on``: "test rows" or "validation rows".
+        ``all``: the figures of all rows.
+        ``sites``: the figures of each site. Empty with secure sums, or if the server cannot assign the rows to sites.
+        ``left_out``: the number of sites without figures because of too few rows, unless it is 0.
     """
     tested = config.evaluation.tests or not config.data.validation_fraction
 
@@ -58,13 +63,13 @@ def describe(
 
     def entry(rows: Tally) -> dict[str, Any]:
         negatives, positives = rows.count()
-        found: dict[str, Any] = {"rows": negatives + positives, "positives": positives}
+        figures: dict[str, Any] = {"rows": negatives + positives, "positives": positives}
         if config.evaluation.site_metrics:
             rng = stream(config.training.seed, "bootstrap", rows.places[0] + 1)
-            found |= intervals.describe(rows, rng, least=cells.of_counts(rows.places[0]))
+            figures |= intervals.describe(rows, rng, least=cells.of_counts(rows.places[0]))
         if threshold is not None:
-            found["confusion"] = cells.hide(rows.places[0], rows.confusion(threshold["score"]))
-        return found
+            figures["confusion"] = cells.hide(rows.places[0], rows.confusion(threshold["score"]))
+        return figures
 
     sites, few = _sites(tally, config, cells)
     everyone, listed = (
@@ -72,7 +77,7 @@ def describe(
         [{"partition": site.places[0], "name": reports[site.places[0]].label, **entry(site)} for site in sites],
     )
     if threshold is not None and [site["confusion"] for site in listed].count(None) == 1:
-        everyone["confusion"] = None  # the difference would reveal the counts that the site hides
+        everyone["confusion"] = None  # with it, the other sites' counts would reveal the counts that one site hides
     return (
         ({} if threshold is None else {"threshold": threshold})
         | {"figures_on": "test rows" if tested else "validation rows", "all": everyone, "sites": listed}
@@ -81,7 +86,7 @@ def describe(
 
 
 def describe_round(tally: Tally, config: RunConfig, reports: Sequence[SiteReport]) -> dict[str, Any]:
-    """Return the figures of all rows and of each site's after a round, without intervals.
+    """Return the figures of all rows, and of each site's rows, after a round, without intervals.
 
     Args:
         tally: The counted scores of the round's evaluated rows.
@@ -115,7 +120,7 @@ def _sites(tally: Tally, config: RunConfig, cells: SmallCells) -> tuple[list[Tal
 
 
 def describe_in_words(result: Mapping[str, Any], config: RunConfig) -> Iterator[str]:
-    """Yield a result's figures in words, line by line.
+    """Yield sentences about a result's figures, for the log.
 
     Args:
         result: The content of result.json.
@@ -136,10 +141,10 @@ def describe_in_words(result: Mapping[str, Any], config: RunConfig) -> Iterator[
         yield f"threshold {chosen['score']:.6g} by {chosen['at']}: {rates}; on {rows} some counts are too small"
     elif chosen:
         positives, negatives = everyone["positives"], everyone["rows"] - everyone["positives"]
-        found = counts["true_positives"] / positives, counts["true_negatives"] / negatives
+        true_rates = counts["true_positives"] / positives, counts["true_negatives"] / negatives
         yield (
             f"threshold {chosen['score']:.6g} by {chosen['at']}: sensitivity {chosen['sensitivity']:.4f}, specificity "
-            f"{chosen['specificity']:.4f} on validation rows; {found[0]:.4f}, {found[1]:.4f} on {rows}"
+            f"{chosen['specificity']:.4f} on validation rows; {true_rates[0]:.4f}, {true_rates[1]:.4f} on {rows}"
         )
     if entry := result.get("calibration"):
         before, after = (
@@ -154,13 +159,13 @@ def describe_in_words(result: Mapping[str, Any], config: RunConfig) -> Iterator[
         worst = min(sites, key=lambda site: site[AUC][0])
         text += f"; {label_entry(worst)} has the lowest {AUC} of a site, {_interval(worst[AUC])}"
     elif not result["sites"]:
-        why = _sums_alone(config) or "since the server does not know whose these rows are"
+        why = _sums_alone(config) or "since the server cannot assign these rows to sites"
         text += f"; no figures of single sites {why}"
     yield text
 
 
 def _sums_alone(config: RunConfig) -> str:
-    """Return the reason why the server knows no single site's rows, or ""."""
+    """Return, in words, that secure sums hide single sites' rows from the server. "" without secure sums."""
     return "with privacy.secure-sum" if config.privacy.secure_sum else ""
 
 

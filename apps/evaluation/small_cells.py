@@ -1,7 +1,8 @@
-"""The least cells of a run's sites, and the figures that are therefore left out of result.json, card and report.
+"""Small cells: counts of so few rows that they could identify persons, and are left out of a run's results.
 
-A site with its own file counts no rows of too small a cell. The server checks again. If the server has all rows itself,
-it leaves out the figures of single sites with fewer rows than `LEAST_CELL`.
+A site's least cell is the smallest count that it reveals. A site with its own file sends no counts below its least
+cell, and the server checks this again. If the server has all rows itself, it leaves out the figures of sites with fewer
+than `LEAST_CELL` rows. The results are result.json, the model card and the report.
 """
 
 from __future__ import annotations
@@ -27,12 +28,12 @@ class SmallCells:
 
     Attributes:
         sites: The number of sites.
-        least: The least cell of each site, by partition id. Empty if the server has all rows.
+        least_cells: The least cell of each site, by partition id. Empty if the server has all rows.
         withheld: The number of sites that do not count their evaluated rows.
     """
 
     sites: int
-    least: Mapping[int, int]
+    least_cells: Mapping[int, int]
     withheld: int
 
     @classmethod
@@ -45,37 +46,39 @@ class SmallCells:
         """
         if config.data.partition != OWN or config.data.data_dir:
             return cls(len(reports), {}, 0)
-        least = {
+        least_cells = {
             report.partition_id: LEAST_CELL if report.least_cell is None else int(report.least_cell[0])
             for report in reports
         }
         phase = TEST_SCORE_COUNTS if config.evaluation.tests else SCORE_COUNTS
-        return cls(len(reports), least, _count_withheld(reports, phase))
+        return cls(len(reports), least_cells, _count_withheld(reports, phase))
 
-    def of_site(self, place: int) -> int:
+    def of_site(self, partition: int) -> int:
         """Return the fewest rows with which a site gets figures.
 
         Args:
-            place: The site's partition id.
+            partition: The site's partition id.
         """
-        return self.least.get(place, LEAST_CELL)
+        return self.least_cells.get(partition, LEAST_CELL)
 
-    def of_counts(self, place: int) -> int:
-        """Return the smallest count in the figures of a site or of all sites; 1 if the server has all rows.
+    def of_counts(self, partition: int) -> int:
+        """Return the smallest count that the figures of a site, or of all sites, may contain.
+
+        1 if the server has all rows.
 
         Args:
-            place: The site's partition id. Another number: all sites.
+            partition: The site's partition id. Any other number: all sites.
         """
-        return self.least.get(place, max(self.least.values(), default=1))
+        return self.least_cells.get(partition, max(self.least_cells.values(), default=1))
 
-    def hide(self, place: int, confusion: dict[str, int]) -> dict[str, int] | None:
-        """Return the numbers of right and wrong answers; None if a number is too small.
+    def hide(self, partition: int, confusion: dict[str, int]) -> dict[str, int] | None:
+        """Return a confusion matrix, or None if one of its counts is too small to be published.
 
         Args:
-            place: As in `of_counts`.
-            confusion: The numbers, by name.
+            partition: The site's partition id. Any other number: all sites.
+            confusion: The counts, such as ``true_positives``, by name.
         """
-        return None if is_small(list(confusion.values()), self.of_counts(place)) else confusion
+        return None if is_small(list(confusion.values()), self.of_counts(partition)) else confusion
 
 
 def _count_withheld(reports: Sequence[SiteReport], phase: str) -> int:
@@ -102,17 +105,17 @@ def warn_of_withheld(config: RunConfig, reports: Sequence[SiteReport]) -> None:
         if sites and sites == len(reports):
             raise SetupError(
                 f"{rows} rows",
-                got="fewer rows of a class than its least-cell at each site",
-                allowed=f"enough rows at some site, such as {LEAST_CELL} of each class",
+                got="at each site fewer rows of a class than the site's least-cell, so no site counts them",
+                allowed=f"a site with enough rows, such as {LEAST_CELL} of each class",
                 hint="raise test-fraction or validation-fraction, or set data-dir to a test file of the server",
             )
         if sites:
-            text = "left out of the metrics on %s rows: %d of %d sites, each with fewer rows of a class than its"
+            text = "left out of the metrics on %s rows: %d of %d sites, which have fewer rows of a class than their"
             log(WARNING, f"{text} least-cell", rows, sites, len(reports))
 
 
 def left_out(sites: int) -> dict[str, Any]:
-    """Return the entry of result.json about sites without figures; {} without such sites.
+    """Return the entry of result.json about sites without figures. {} if all sites have figures.
 
     Args:
         sites: The number of these sites.
@@ -121,7 +124,7 @@ def left_out(sites: int) -> dict[str, Any]:
 
 
 def describe_left_out(entry: Mapping[str, int]) -> str:
-    """Return words for the sites without figures.
+    """Describe the sites without figures.
 
     Args:
         entry: The entry of result.json.

@@ -1,4 +1,8 @@
-"""Metrics of a vertical run: the parties measure them, and a server that has all columns adds the suboptimality."""
+"""Metrics of a vertical run, in which parties have different columns of the same rows.
+
+The parties measure the metrics. A server that has all columns, as in a simulation, adds ``suboptimality``: the distance
+of the objective from its minimum.
+"""
 
 import math
 from collections.abc import Hashable, Mapping, Sequence
@@ -19,12 +23,12 @@ from vertical.problem.data import VerticalData
 from vertical.problem.objectives import make_objective
 
 SUBOPTIMALITY = "suboptimality"
-# (data, number of the column of ones, objective) -> its minimum, found once per process
-_least: dict[Hashable, float | None] = {}
+# (data, index of the column of ones, objective) -> the objective's minimum, computed once per process
+_minima: dict[Hashable, float | None] = {}
 
 
 class VerticalEvaluator(Evaluator):
-    """The reporting party's metrics and, if the server has all columns, ``suboptimality``: objective minus `least`.
+    """The reporting party's metrics and, if the server has all columns, ``suboptimality``: objective minus `minimum`.
 
     Args:
         config: The run config.
@@ -64,43 +68,46 @@ class VerticalEvaluator(Evaluator):
             ValueError: A metric is not finite: the run has diverged.
         """
         if not all(map(math.isfinite, measured.values())):
-            found = ", ".join(f"{name} {value}" for name, value in measured.items())
-            raise ValueError(f"the metrics are not finite ({found}): the run has diverged; lower learning-rate")
+            values = ", ".join(f"{name} {value}" for name, value in measured.items())
+            raise ValueError(f"the metrics are not finite ({values}): the run has diverged; lower learning-rate")
         related = dict(measured)
-        least = self.least() if "objective" in related else None
-        if least is not None:
-            related[SUBOPTIMALITY] = related["objective"] - least
+        optimum = self.minimum() if "objective" in related else None
+        if optimum is not None:
+            related[SUBOPTIMALITY] = related["objective"] - optimum
         return related
 
-    def least(self) -> float | None:
-        """Return the minimum of the objective; of a non-convex objective, the local minimum reached from weights 0.
+    def minimum(self) -> float | None:
+        """Return the minimum of the objective, or None if it is unknown, as with a nonsmooth penalty.
 
-        None if the minimum is unknown, as with a nonsmooth penalty.
+        For a non-convex objective: the local minimum that the solver reaches from weights 0.
         """
         if self.data is None or settings_of(self.config).penalty != NO_PENALTY:
             return None
         key = (self.config.data, self.data.intercept, self.objective)
-        if key not in _least:
-            _least[key] = None
+        if key not in _minima:
+            _minima[key] = None
             try:
-                _, _least[key] = minimum(self.data.train_features, self.data.train_labels, self.objective)
+                _, _minima[key] = minimum(self.data.train_features, self.data.train_labels, self.objective)
             except RuntimeError as error:
                 log(WARNING, "no suboptimality: %s", error)
-        return _least[key]
+        return _minima[key]
 
     def name_arrays(self, arrays: Sequence[FloatArray]) -> dict[str, Any]:
-        """Return ``weights.<p>`` of party p; if columns are known also ``columns.<p>`` and ``weights``, by column.
+        """Return the arrays of the model file: ``weights.<p>``, the block of each party p.
+
+        If the server has the data, also ``columns.<p>``, the columns of party p, and ``weights``, by column.
 
         Args:
-            arrays: The block of each party. If the server has no blocks, a single empty array; the result is then {}.
+            arrays: The block of each party: its part of the model. A single empty array if the server has no blocks,
+                as then the result is {}.
         """
         if all(not block.size for block in arrays):
             return {}
-        named: dict[str, Any] = {f"weights.{party}": block for party, block in enumerate(arrays)}
+        arrays_by_name: dict[str, Any] = {f"weights.{party}": block for party, block in enumerate(arrays)}
         if self.data is None or len(arrays) != len(self.data.columns):
-            return named
-        named |= {f"columns.{party}": columns for party, columns in enumerate(self.data.columns)}
+            return arrays_by_name
+        arrays_by_name |= {f"columns.{party}": columns for party, columns in enumerate(self.data.columns)}
         weights = np.zeros(sum(map(len, self.data.columns)))
         for columns, block in zip(self.data.columns, arrays, strict=True):
             weights[columns] = block
-        return {"weights": weights, **named}
+        return {"weights": weights, **arrays_by_name}

@@ -1,1 +1,1 @@
-"""Guards around a site's work for a message: no value leaves the site unless every guard has let it pass."""
+"""Guards around a site's work for a message: each may refuse the message, and check or change the answer."""

@@ -1,4 +1,4 @@
-"""The order of the guards, and a site's work inside the guards."""
+"""The order of a site's guards, and the functions that run a site's work inside them."""
 
 from collections.abc import Sequence
 from functools import partial
@@ -16,9 +16,12 @@ from apps.guards.work import Answer, Work
 from apps.sites import resources
 from clients.base import Fitted
 
-# The first is outermost. The order is security: an error of any guard is withheld; the owner's policy comes before any
-# data are read; a message that another guard refuses spends no budget of samples; a spent budget is kept before the
-# client's memory; and the mask is the last change of an answer.
+# The first guard is outermost. Security depends on the order:
+# - ErrorGuard sees the errors of all other guards.
+# - PolicyGuard checks the owner's policy before any data are read.
+# - SampleGuard is innermost, so a message that another guard refuses spends no privacy budget.
+# - SampleGuard stores the spent budget before MemoryGuard stores the client's memory.
+# - SumGuard masks the answer after MemoryGuard and SampleGuard have changed it.
 GUARDS: tuple[SiteGuard, ...] = (
     ErrorGuard(),
     PolicyGuard(),
@@ -34,7 +37,7 @@ TRIAL: tuple[SiteGuard, ...] = (MemoryGuard(),)
 
 
 def surround(work: Work, do: Proceed, guards: Sequence[SiteGuard] | None = None) -> Steps:
-    """Return a site's work inside its guards. It has not begun yet.
+    """Return a site's work inside its guards, as a generator that has not started.
 
     Args:
         work: The request at the site.
@@ -47,14 +50,14 @@ def surround(work: Work, do: Proceed, guards: Sequence[SiteGuard] | None = None)
 
 
 def resume(steps: Steps, fitted: Fitted | BaseException | None = None) -> Answer | None:
-    """Begin or continue a site's work.
+    """Start or continue a site's work.
 
     Args:
-        steps: The work.
-        fitted: The fitted model, or the client's error. None: begin the work.
+        steps: The work, see `apps.guards.guard`.
+        fitted: The fitted model, or the client's error, to continue the work. None: start the work.
 
     Returns:
-        The answer. None if the client must fit first.
+        The answer. None if the client must fit before the work can continue.
     """
     try:
         if isinstance(fitted, BaseException):
@@ -73,7 +76,7 @@ def fit(work: Work) -> Fitted | BaseException:
         with resources.turn(work.client.model):
             fitted: Fitted = work.client.fit(work.request.parameters, work.request.config)
             return fitted
-    except BaseException as error:  # every guard must see it
+    except BaseException as error:  # `resume` raises it inside the guards
         return error
 
 

@@ -1,11 +1,11 @@
-"""The guard of the message's form."""
+"""The guard that refuses malformed messages."""
 
 from apps.guards.guard import Proceed, SiteGuard, Steps
 from apps.guards.work import Work
 
 
 class FormGuard(SiteGuard):
-    """A guard that refuses a malformed message before it is counted, and before any data are read."""
+    """A guard that refuses a malformed message before a limit counts the message, and before any data are read."""
 
     def at_site(self, work: Work, proceed: Proceed) -> Steps:
         work.request.check()

@@ -1,4 +1,4 @@
-"""The guard of the owner's limits on answers."""
+"""The guard of the owner's limits on the numbers of handshakes and evaluations."""
 
 from flwr.app import MessageType
 

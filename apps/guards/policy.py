@@ -1,4 +1,4 @@
-"""The guard of the owner's policy."""
+"""The guard of the demands that the site's owner makes on runs."""
 
 from apps.guards.guard import Proceed, SiteGuard, Steps
 from apps.guards.work import Work

@@ -1,7 +1,7 @@
-"""The guard of single samples: budgets for everything that training reveals about a sample.
+"""The guard of single samples: privacy budgets that limit how much training reveals about a sample.
 
-The ledger of a budget is in the node's context and, with a ``state-dir``, on its disk. A server that asks for a round
-twice is refused.
+A ledger counts the noisy values that the site has released. It is in the node's context and, with a ``state-dir``, on
+the node's disk. A site refuses a server that requests a round twice.
 """
 
 from contextlib import nullcontext
@@ -22,7 +22,7 @@ SPENT, POOLS = "samples-spent", "pools-released"
 
 
 class SampleGuard(SiteGuard):
-    """A guard that limits the use of the client's samples, and stores the ledger of releases even if the work fails."""
+    """A guard that limits the releases of values about samples, and stores their ledger even if the work fails."""
 
     def at_site(self, work: Work, proceed: Proceed) -> Steps:
         request, limited = work.request, work.run.privacy.epsilon > 0
@@ -35,7 +35,7 @@ class SampleGuard(SiteGuard):
             )
         if request.kind != MessageType.TRAIN:
             return (yield from proceed(work))
-        with one_at_a_time(work.context, work.place) if limited else nullcontext():
+        with one_at_a_time(work.context, work.partition) if limited else nullcontext():
             guard_samples(work)
             count_pools(work)
             try:
@@ -45,7 +45,7 @@ class SampleGuard(SiteGuard):
 
 
 def _check_delta(key: str, delta: float, samples: int) -> None:
-    """Refuse a delta with which a site could publish a whole sample and still stay within its budget."""
+    """Refuse a delta so large that a site could publish a whole sample and still meet the definition of privacy."""
     if delta * samples > 1:
         got, allowed = f"{delta:g}", f"at most 1 / {samples}, the inverse of this site's number of training rows"
         raise ConfigError(key, got=got, allowed=allowed, hint=f"set {key} to a smaller number")
@@ -58,8 +58,7 @@ def guard_samples(work: Work) -> None:
         work: The client's work.
 
     Raises:
-        ConfigError: delta is so large that a site could publish a whole sample and stay within the budget; or the run
-            began with another budget or number of rounds.
+        ConfigError: delta is too large, see `_check_delta`; or the run began with another budget or number of rounds.
         ModelError: The model's scores of a sample depend on other samples, or are random.
     """
     client, context, privacy, training = work.client, work.context, work.run.privacy, work.run.training
@@ -69,15 +68,15 @@ def guard_samples(work: Work) -> None:
     assert client.method.taken is not None
     taken, samples = client.method.taken, len(client.site)
     _check_delta("privacy.delta", privacy.delta, samples)
-    most = releases_of(taken, training, samples, training.num_server_rounds)
-    if (most_of_all := work.node.get(LARGEST_TOTAL)) is not None:
-        pledge_epsilon(context, privacy.epsilon, float(most_of_all))
+    limits = releases_of(taken, training, samples, training.num_server_rounds)
+    if (largest_total := work.node.get(LARGEST_TOTAL)) is not None:
+        pledge_epsilon(context, privacy.epsilon, float(largest_total))
     agreed = {
         "epsilon": privacy.epsilon,
         "delta": privacy.delta,
-        "rate": most.rate,
-        "most-batches": most.batches,
-        "most-whole": most.whole,
+        "rate": limits.rate,
+        "most-batches": limits.batches,
+        "most-whole": limits.whole,
     }
     with open_record(context, client.site.partition_id, SPENT) as spent:
         if any(spent.get(key, value) != value for key, value in agreed.items()):
@@ -85,11 +84,11 @@ def guard_samples(work: Work) -> None:
             allowed = "the budget, number of rounds and file of the run's start"
             raise ConfigError("privacy.epsilon", got=got, allowed=allowed, hint="start a new run")
         if "noise" not in spent:
-            noise = noise_of_batches(privacy.epsilon, privacy.delta, most)
+            noise = noise_of_batches(privacy.epsilon, privacy.delta, limits)
             spent.update(agreed, noise=noise, batches=0, whole=0)
-        ledger = Ledger(most, taken.of_batch, int(spent["batches"]), int(spent["whole"]))
+        ledger = Ledger(limits, taken.of_batch, int(spent["batches"]), int(spent["whole"]))
         noise = float(spent["noise"])
-    client.protect(Guard(privacy.clip, noise, max(most.rate * samples, 1.0), ledger))
+    client.protect(Guard(privacy.clip, noise, max(limits.rate * samples, 1.0), ledger))
 
 
 def count_pools(work: Work) -> None:
@@ -99,15 +98,15 @@ def count_pools(work: Work) -> None:
         work: The client's work.
 
     Raises:
-        BudgetError: The run has released as many histograms as its noise allows, or it began with another budget.
+        BudgetError: The run has released the largest number of histograms, or it began with another budget.
         ConfigError: As for `guard_samples`.
     """
     epsilon, delta = (getattr(work.run.family, f"pool_{name}", 0.0) for name in ("epsilon", "delta"))
     if not epsilon:
         return
     _check_delta("fedx.pool-delta", delta, len(work.client.site))
-    most = work.run.training.num_server_rounds + 1  # including a histogram before round 1
-    agreed = {"epsilon": epsilon, "delta": delta, "most": most}
+    max_histograms = work.run.training.num_server_rounds + 1  # including a histogram before round 1
+    agreed = {"epsilon": epsilon, "delta": delta, "most": max_histograms}
     with open_record(work.context, work.client.site.partition_id, POOLS) as released:
         if any(released.get(key, value) != value for key, value in agreed.items()):
             begun = {**agreed, **{key: released[key] for key in agreed if key in released}}
@@ -115,8 +114,9 @@ def count_pools(work: Work) -> None:
             hint = "restore fedx.pool-epsilon, fedx.pool-delta and num-server-rounds, or start a new run"
             allowed = f"{form.format(**begun)}, as when the run began"
             raise BudgetError("fedx.pool-epsilon", got=form.format(**agreed), allowed=allowed, hint=hint)
-        if (histograms := int(released.get("histograms", 0))) >= most:
-            got, allowed = f"a request for more than {most} histograms", "a histogram for each round and for round 0"
+        if (histograms := int(released.get("histograms", 0))) >= max_histograms:
+            got = f"a request for more than {max_histograms} histograms"
+            allowed = "one histogram for each round, and one before round 1"
             raise BudgetError("fedx.pool-epsilon", got=got, allowed=allowed, hint="start a new run")
         released.update(agreed, histograms=histograms + 1)
 

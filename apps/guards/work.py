@@ -1,4 +1,4 @@
-"""A site's work for one message: the request, the client that answers it, and the answer."""
+"""A site's work for one message: the request, the node's client for the run, and the answer."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
@@ -42,31 +42,32 @@ def _parse(items: tuple[tuple[str, Scalar], ...], types: tuple[type, ...]) -> Ru
 
 
 def run_config(context: Context) -> RunConfig:
-    """Return the context's run config, parsed once per process and configuration."""
+    """Return the parsed run config of a context. Each run config is parsed once per process."""
     flat = context.run_config
-    # The types are part of the cache key: True equals 1, but a run-config key accepts only one of these values.
+    # The types are part of the cache key: True equals 1, but a run-config key accepts only one of the two values.
     return _parse(tuple(flat.items()), tuple(map(type, flat.values())))
 
 
-def node_place(context: Context) -> tuple[int, int]:
-    """Return (partition id, number of partitions) from the node config.
+def node_partition(context: Context) -> tuple[int, int]:
+    """Return the partition id and the number of partitions from the node config.
 
     Raises:
-        ConfigError: These keys are missing, not integers, or out of range.
+        ConfigError: One of the two keys is missing, not an integer, or out of range.
     """
-    way_out = "start the SuperNode with --node-config 'partition-id=0 num-partitions=3'"
+    hint = "start the SuperNode with --node-config 'partition-id=0 num-partitions=3'"
     try:
-        place = int(context.node_config["partition-id"]), int(context.node_config["num-partitions"])
+        partition = int(context.node_config["partition-id"]), int(context.node_config["num-partitions"])
     except KeyError as error:
         got = f"{', '.join(context.node_config) or NOTHING}, without {error}"
-        raise ConfigError("node config", got=got, allowed="partition-id and num-partitions", hint=way_out) from None
+        raise ConfigError("node config", got=got, allowed="partition-id and num-partitions", hint=hint) from None
     except ValueError:
         got = ", ".join(f"{key}={context.node_config[key]!r}" for key in ("partition-id", "num-partitions"))
-        raise ConfigError("node config", got=got, allowed="integers", hint=way_out) from None
-    if not 0 <= place[0] < place[1]:
-        allowed = f"0 to num-partitions - 1 = {place[1] - 1}"
-        raise ConfigError("partition-id", got=place[0], allowed=allowed, hint="change partition-id in --node-config")
-    return place
+        raise ConfigError("node config", got=got, allowed="integers", hint=hint) from None
+    if not 0 <= partition[0] < partition[1]:
+        allowed = f"0 to num-partitions - 1 = {partition[1] - 1}"
+        hint = "set partition-id in --node-config to an allowed number"
+        raise ConfigError("partition-id", got=partition[0], allowed=allowed, hint=hint)
+    return partition
 
 
 def site_of(context: Context, config: RunConfig, scaling: Scaling | None = None) -> Held:
@@ -78,19 +79,19 @@ def site_of(context: Context, config: RunConfig, scaling: Scaling | None = None)
         scaling: The common scaling of columns, if the server has sent it; see `Sites.hold`.
     """
     resources.hold_threads(config.training)
-    return config.algorithm.sites.hold(config, context, node_place(context), scaling)
+    return config.algorithm.sites.hold(config, context, node_partition(context), scaling)
 
 
 def report_of(context: Context, config: RunConfig) -> SiteReport:
     """Return a node's report for the handshake, with the name that its owner has chosen; see `Sites.report`."""
     resources.hold_threads(config.training)
-    report = config.algorithm.sites.report(config, context, node_place(context))
+    report = config.algorithm.sites.report(config, context, node_partition(context))
     name = SiteConfig.of(context.node_config).data.site_name
     return replace(report, name=encode_name(name)) if name else report
 
 
 def make_client(context: Context, config: RunConfig, scaling: Scaling | None = None) -> PayloadClient[Any]:
-    """Make this node's client for the run's algorithm. The process caches the client's data and model.
+    """Make the node's client for the run's algorithm. The process caches the client's data and model.
 
     Raises:
         ConfigError, DataError, PolicyError: As for `Sites.hold`.
@@ -102,13 +103,13 @@ def make_client(context: Context, config: RunConfig, scaling: Scaling | None = N
 
 @lru_cache(maxsize=2)
 def decode(kind: type[Payload], fields: tuple[tuple[str, Any], ...], dim: int) -> Any:
-    """Return a payload from its fields. Clients in the same process share its read-only arrays."""
+    """Return a payload from its fields. Clients in the same process share the payload's read-only arrays."""
     return kind.from_record(ConfigRecord(dict(fields)), {"d": dim})
 
 
 @dataclass(frozen=True)
 class Request:
-    """A message's content, which clients may share. Each part is read on first access, and may be malformed.
+    """A message's content. Each part is read on first access, which raises an error if the part is malformed.
 
     Attributes:
         records: The message's content.
@@ -130,13 +131,13 @@ class Request:
 
     @cached_property
     def extras(self) -> tuple[tuple[str, Any], ...] | None:
-        """The fields of the payload, if there is one."""
+        """The fields of the payload (the values in addition to the model). None: no payload."""
         record = find(self.records, PAYLOAD, ConfigRecord)
         return None if record is None else tuple(record.items())
 
     @cached_property
     def local(self) -> dict[str, Any]:
-        """The paths in the message."""
+        """The paths in the message, see `apps.sites.shared_disk`."""
         return read_paths(self.records)
 
     @cached_property
@@ -167,7 +168,7 @@ class Request:
         """Read all parts except the payload, whose type depends on the algorithm.
 
         Raises:
-            PayloadError: A record is unknown, malformed or missing, or there are paths outside of a simulation.
+            PayloadError: A record is unknown, malformed or missing, or a message outside a simulation contains paths.
         """
         check_records(self.records)
         _ = self.local
@@ -185,11 +186,11 @@ class Work:
     Attributes:
         message: The message with the request.
         request: The message's content.
-        context: The node's context, with the effective node config.
+        context: The node's context, with the effective node config, see `apps.sites.site_config.effective`.
         run: The run config.
-        facts: Entries of the line in the owner's log.
-        summed: The smallest number of clients in the sum that the server sees instead of the answer. 1: the server
-            sees the answer itself.
+        facts: The entries of this request's line in the owner's log.
+        summed: The smallest number of clients in the secure sum that contains the answer. 1: no sum, the server sees
+            the answer itself.
     """
 
     message: Message
@@ -216,9 +217,9 @@ class Work:
         return cls(message, request, site, run_config(site))
 
     @property
-    def place(self) -> int:
+    def partition(self) -> int:
         """The node's partition id."""
-        return node_place(self.context)[0]
+        return node_partition(self.context)[0]
 
     @property
     def node(self) -> Mapping[str, Scalar]:
@@ -227,7 +228,7 @@ class Work:
 
     @cached_property
     def client(self) -> PayloadClient[Any]:
-        """The node's client with the request's payload. The first access reads the site's data.
+        """The node's client, with the request's payload as its inbox. The first access reads the site's data.
 
         Raises:
             ConfigError, DataError, PolicyError: As for `make_client`.
@@ -249,7 +250,7 @@ class Answer:
         payload: The payload.
         metrics: Numbers by name.
         config: Texts and numbers of the handshake.
-        altered: Whether the site has altered values.
+        altered: Whether the site has replaced values, such as scores that are not finite.
     """
 
     arrays: list[FloatArray] = field(default_factory=list)

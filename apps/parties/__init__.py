@@ -1,1 +1,1 @@
-"""The site side of vertical runs: a party's table, blocks, labels and limits, and the client that uses them."""
+"""Parties, the sites of vertical runs: each has different columns of the same rows, its own block and its limits."""

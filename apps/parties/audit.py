@@ -1,4 +1,4 @@
-"""A party's log of requests and answers: one JSON line per event, readable only by its owner.
+"""A party's audit log: one JSON line for each request and its answer, in a file that only the owner can read.
 
 The lines contain no value, label or id of a row. They contain counts, the digests that were sent, names and
 certificates of peers, and numbers of bytes. docs/vertical-files.md lists them.
@@ -30,7 +30,7 @@ _NAME = "audit.jsonl"
 
 
 def log_path(node: Mapping[str, Any]) -> Path | None:
-    """Return the path of a node's log: `audit-log`, else a file in `state-dir`, else None.
+    """Return the path of a node's log: ``audit-log``, or a file in ``state-dir``. None if both keys are missing.
 
     Raises:
         ConfigError: A setting of the site has a wrong value.
@@ -109,7 +109,10 @@ def _append(path: Path | None, event: str, context: Context, message: Message, f
             os.close(opened)
     except OSError as error:
         key = f"party {node.get('partition-id')}: {AUDIT_LOG if AUDIT_LOG in node else STATE_DIR}"
-        got, hint = f"{str(path)!r}: {os.strerror(error.errno or 0)}", "change the site's settings, or free disk space"
+        got, hint = (
+            f"{str(path)!r}: {os.strerror(error.errno or 0)}",
+            "set audit-log to another path, or free disk space",
+        )
         raise ConfigError(key, got=got, allowed="a writable file", hint=hint) from error
 
 
@@ -119,7 +122,7 @@ def _sum_epsilons(path: Path, data: str) -> float:
         return 0.0
     total = 0.0
     for text in path.read_text("utf-8").splitlines():
-        with contextlib.suppress(ValueError):  # a line that was cut off when the disk was full
+        with contextlib.suppress(ValueError):  # an incomplete line, written when the disk was full
             line = json.loads(text)
             flips = line.get("flips", {})
             total += line["label-epsilon"] if flips.get("drawn") and flips.get("data") == data else 0.0

@@ -1,4 +1,7 @@
-"""The file of a party's block: written when a run ends, and read when a later run scores rows with the block."""
+"""The file of a party's block, which is the party's part of a vertical model.
+
+The party writes the file at the end of a run. A later run reads it to score rows with the model.
+"""
 
 import json
 from collections.abc import Mapping
@@ -48,13 +51,13 @@ def party_folder(node: Mapping[str, Any], local: Mapping[str, Any], token: str, 
 
     Args:
         node: The node config.
-        local: The paths in a message. They are used if they are on this disk, the party has no ``state-dir`` and it
-            does not keep its block from the server.
+        local: The paths in a message. They are used if they are on this disk, the party has no ``state-dir``, and its
+            ``share-block`` allows the server to get the block.
         token: The run's token.
         party: The party's index.
 
     Returns:
-        The folder. None if the party has neither.
+        The folder. None if neither folder is available.
     """
     base = base_folder(node, local if SiteConfig.of(node).vertical.share_block else {})
     return None if base is None else client_folder(base, token, party)
@@ -76,19 +79,19 @@ def write_block(folder: Path, arrays: Mapping[str, NDArray[Any]], header: Mappin
     return folder / _NAME
 
 
-def read_block(node: Mapping[str, Any], score_run: str, problem: str, place: tuple[int, int]) -> BlockFile:
+def read_block(node: Mapping[str, Any], score_run: str, problem: str, partition: tuple[int, int]) -> BlockFile:
     """Return a party's block of a run.
 
     Args:
         node: The party's node config.
         score_run: The run's token or, in a simulation, the path of its directory.
         problem: The problem of the run that scores.
-        place: The party's index, and the number of parties.
+        partition: The party's index, and the number of parties.
 
     Raises:
         ConfigError: The block does not exist, cannot be read, or belongs to another run, party or problem.
     """
-    party, parties = place
+    party, parties = partition
     directory, token = Path(score_run).expanduser(), score_run
     if shares_disk() and (directory / "run-token").is_file():
         token = (directory / "run-token").read_text("utf-8", errors="replace")
@@ -99,7 +102,7 @@ def read_block(node: Mapping[str, Any], score_run: str, problem: str, place: tup
     path = SiteConfig.of(node).vertical.block or client_folder(base, token, party) / _NAME
     if not path.is_file():
         got, where = f"{str(path)!r}, which does not exist", f"in the node config's {STATE_DIR}, or at its {BLOCK}"
-        allowed = f"its block of the run {score_run!r}, {where}"
+        allowed = f"the party's block of the run {score_run!r}, {where}"
         raise ConfigError(f"party {party}: {BLOCK}", got=got, allowed=allowed, hint=_PAGE)
     return _read(path, path.stat().st_mtime_ns, token, problem, party, parties)
 
@@ -127,7 +130,7 @@ def _read(path: Path, changed: int, token: str, problem: str, party: int, partie
             data=header.get("data", {}),
         )
     except (PayloadError, KeyError, ValueError) as error:
-        hint = "train again: blocks of 0.1.0 lack needed entries" if "version 'none'" in str(error) else _PAGE
+        hint = "train again: blocks of release 0.1.0 lack needed entries" if "version 'none'" in str(error) else _PAGE
         got = f"{str(path)!r}, which cannot be read ({type(error).__name__}: {error})"
         raise ConfigError(key, got=got, allowed="a block that a run has written", hint=hint) from None
     if wrong:

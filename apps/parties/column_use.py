@@ -1,8 +1,8 @@
-"""The owner's limits on the use of a party's columns: labels, features, ids, and the networks that a run may request.
+"""The owner's limits on a party's columns, as labels, features or ids, and on the networks that a run may use.
 
-The submitter of a run writes the run config. Without these limits, `label-column` could turn a feature of any party
-into a label, which every party can then derive from the slopes. A party with its own file therefore uses only the
-labels that its owner has named.
+The person who submits a run writes the run config. Without these limits, ``label-column`` could turn a feature of any
+party into a label, which all parties could then compute from the derivatives that they receive. A party with its own
+file therefore uses as labels only columns that its owner names.
 """
 
 from collections.abc import Sequence
@@ -34,13 +34,13 @@ class ColumnUse:
     """The columns of a party's file that a run may use. The defaults apply to a party with its own file.
 
     Attributes:
-        labels: The columns that may be a label. Empty: the party is never active.
+        labels: The columns that may be a label. Empty: the party never provides labels.
         columns: The columns that may be features. None: all except the ids and the labels.
         id_column: The column of the ids. "": the run config names it.
         models: The values of `vfb2.model`.
         fewest_columns: The fewest columns that vary over the training rows.
         largest_embedding: The largest `vfb2.embedding`.
-        fewest_rows: The fewest rows. `Policy.check_rows` refuses fewer, so their columns are not looked at.
+        fewest_rows: The fewest rows. Fewer rows are not checked, since `Policy.check_rows` refuses them.
     """
 
     labels: tuple[str, ...] = ()
@@ -80,27 +80,32 @@ class ColumnUse:
             got, allowed = f"{len(lacking)} columns that the file does not have", "columns of the party's file"
             raise PolicyError(COLUMNS, got=got, allowed=allowed, hint="change columns in the site config")
         if label in names and label not in self.labels and self.may_be_feature(label):
-            got = f"a run with label-column={label!r}, a column of this party, whose settings allow no such label"
+            got = f"a run with label-column={label!r}, a column that this party's settings do not allow as a label"
             allowed = f"label-column {' or '.join(map(repr, self.labels))}" if self.labels else "another party's column"
-            hint = f"set label-column, or let the owner add the column to {LABELS} in the site config"
+            hint = f"set label-column to another column, or let the owner add {label!r} to {LABELS} in the site config"
             raise PolicyError(LABELS, got=got, allowed=allowed, hint=hint)
-        asked = [column.name for column in parse_columns(spec.feature_columns)]
-        refused = [name for name in asked if name in names and name != label and not self.may_be_feature(name)]
+        requested = [column.name for column in parse_columns(spec.feature_columns)]
+        refused = [name for name in requested if name in names and name != label and not self.may_be_feature(name)]
         if refused:
             got = f"a run with {', '.join(map(repr, refused[:10]))} in feature-columns"
             allowed = "features that this party's settings allow"
-            hint = f"change feature-columns, or let the owner add the column to {COLUMNS} in the site config"
+            hint = f"change feature-columns, or let the owner add the columns to {COLUMNS} in the site config"
             raise PolicyError(COLUMNS, got=got, allowed=allowed, hint=hint)
-        kept = [name for name in names if self.may_be_feature(name) or (name == label and label in self.labels)]
-        if left := [name for name in names if name not in kept]:
-            log(INFO, "%d columns are not used, by the site's settings: %s", len(left), ", ".join(left))
-        return kept
+        usable = [name for name in names if self.may_be_feature(name) or (name == label and label in self.labels)]
+        if left := [name for name in names if name not in usable]:
+            log(
+                INFO,
+                "%d columns are not used, since the site's settings do not allow it: %s",
+                len(left),
+                ", ".join(left),
+            )
+        return usable
 
     def check_varying(self, features: Array, groups: NDArray[np.int64]) -> None:
         """Refuse rows over which too few of the party's columns vary.
 
-        A sum over the parties reveals a single varying column up to its scale. Run-config keys such as `drop-columns`
-        and `missing-values` can reduce the columns to one.
+        If only one column varies, a sum over the parties reveals the column up to its scale. Run-config keys such as
+        ``drop-columns`` and ``missing-values`` could leave only one column.
 
         Args:
             features: The encoded training rows (n, d).
@@ -111,11 +116,11 @@ class ColumnUse:
         """
         if len(features) < self.fewest_rows:
             return
-        least, varying = max(1, len(features) // _VARYING), set[int]()
+        min_differing, varying = max(1, len(features) // _VARYING), set[int]()
         for column, group in zip(features.T, groups.tolist(), strict=True):
             if len(varying) >= self.fewest_columns:
                 return  # the other columns need no check
-            if group >= 0 and len(column) - np.unique(column, return_counts=True)[1].max() >= least:
+            if group >= 0 and len(column) - np.unique(column, return_counts=True)[1].max() >= min_differing:
                 varying.add(group)
         if len(varying) < self.fewest_columns:
             got = "a run in which too few of this party's columns vary"
@@ -162,7 +167,7 @@ class ColumnUse:
 
 
 def check_use(use: ColumnUse, config: RunConfig, *, own_model: bool) -> None:
-    """Refuse a run that asks a party for more than its owner allows. Nothing is read or imported.
+    """Refuse a run with ids or networks that a party's owner does not allow. The check reads and imports nothing.
 
     Args:
         use: The owner's limits.

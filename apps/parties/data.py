@@ -1,4 +1,4 @@
-"""The data of vertical learning: a party's columns of the run's data set, or its own file."""
+"""The data of a party in a vertical run: its columns of a data set that simulated parties share, or its own file."""
 
 import threading
 from collections.abc import Callable, Mapping, Sequence
@@ -30,7 +30,7 @@ from vertical.problem.objectives import SOFTMAX, make_objective
 from vertical.segment.plan import Holding
 from vertical.settings import VFB2Settings
 
-# The meaning of `partition` for columns instead of rows.
+# the values of ``partition`` in vertical runs -> how columns, instead of rows, are spread over the parties
 COLUMN_PARTITIONS = {"iid": "random", "consecutive": "consecutive"}
 _PAGE = "see docs/vertical.md"
 
@@ -44,7 +44,7 @@ def settings_of(config: RunConfig) -> VFB2Settings:
 
 
 def check_columns(strategy: str, spec: DataSpec, vfb2: Settings) -> None:
-    """Refuse data settings that contradict a run in which all clients have the same rows.
+    """Refuse keys of the data that do not fit a vertical run, in which all clients have the same rows.
 
     Raises:
         ConfigError: A key does not fit. The error names the first such key.
@@ -65,10 +65,15 @@ def check_columns(strategy: str, spec: DataSpec, vfb2: Settings) -> None:
     for key, value, fits, allowed in required:
         if not fits:
             allowed = f"{allowed}, {clients_columns}"
-            raise ConfigError(key, got=repr(value), allowed=allowed, hint=f"remove {key}, {_PAGE}")
+            raise ConfigError(key, got=repr(value), allowed=allowed, hint=f"remove {key}; {_PAGE}")
     if vfb2.label_epsilon and not make_objective(vfb2.problem).classification:
         key, allowed = "vfb2.label-epsilon", f"0, since problem {vfb2.problem!r} does not have two classes"
-        raise ConfigError(key, got=vfb2.label_epsilon, allowed=allowed, hint=f"remove {key}, or set vfb2.problem")
+        raise ConfigError(
+            key,
+            got=vfb2.label_epsilon,
+            allowed=allowed,
+            hint=f"remove {key}, or set vfb2.problem to a problem with two classes",
+        )
     if vfb2.problem == SOFTMAX and vfb2.embedding < 2 and not vfb2.score_run:
         key, allowed = "vfb2.embedding", "the number of classes, 2 or more, with vfb2.problem='softmax'"
         raise ConfigError(key, got=vfb2.embedding, allowed=allowed, hint=f"set {key} to the number of classes")
@@ -80,15 +85,25 @@ def _check_networks(strategy: str, vfb2: VFB2Settings) -> None:
     """Refuse settings that do not fit networks."""
     k, several = vfb2.embedding, vfb2.headed and vfb2.max_active > 1
     refused: tuple[tuple[str, object, bool, str], ...] = (
-        ("strategy", strategy, strategy != "vfb2-sgd", "vfb2-sgd: SVRG and SAGA keep a slope per row, not a gradient"),
-        ("vfb2.active-parties", vfb2.active_parties, several, "1, or vfb2.embedding=1: each would train another head"),
-        ("vfb2.update-passive", False, not vfb2.update_passive, "true: an untrained network is noise"),
-        ("vfb2.assemble", True, vfb2.assemble, "false: a party's network is private"),
-        ("vfb2.penalty", vfb2.penalty, vfb2.penalty != NO_PENALTY, "none: penalties need a linear model's columns"),
+        ("strategy", strategy, strategy != "vfb2-sgd", "vfb2-sgd, since SVRG and SAGA need a linear model"),
+        (
+            "vfb2.active-parties",
+            vfb2.active_parties,
+            several,
+            "1, or vfb2.embedding=1, since each active party would train its own head",
+        ),
+        ("vfb2.update-passive", False, not vfb2.update_passive, "true, since an untrained network is useless"),
+        ("vfb2.assemble", True, vfb2.assemble, "false, since a party's network is private"),
+        (
+            "vfb2.penalty",
+            vfb2.penalty,
+            vfb2.penalty != NO_PENALTY,
+            "none, since penalties need the columns of a linear model",
+        ),
     )
     for key, value, wrong, allowed in refused:
         if wrong:
-            hint = f"change {key} or vfb2.embedding; see docs/vertical.md"
+            hint = f"change {key}, or set vfb2.embedding to 0; see docs/vertical.md"
             raise ConfigError(key, got=f"{value!r} with vfb2.embedding={k}", allowed=allowed, hint=hint)
     try:
         check_name("vfb2.model", vfb2.model)
@@ -101,15 +116,15 @@ class SimulatedParty:
 
     block: KeptBlock | None = None
 
-    def __init__(self, data: VerticalData, place: int, keys: tuple[tuple[str, Any], ...], *, labelled: bool) -> None:
+    def __init__(self, data: VerticalData, party: int, keys: tuple[tuple[str, Any], ...], *, labelled: bool) -> None:
         self.keys: Mapping[str, Any] = dict(keys)
-        train, test = data.party(place)
-        self.names = [INTERCEPT if column == data.intercept else str(column) for column in data.columns[place]]
+        train, test = data.party(party)
+        self.names = [INTERCEPT if column == data.intercept else str(column) for column in data.columns[party]]
         labels = (data.train_labels, data.test_labels) if labelled else (None, None)
         self.labelled = labelled
         self.classes = data.classes if labelled else ()
         self.columns = int(train.shape[1])
-        groups = np.where(data.columns[place] == data.intercept, -1, np.arange(self.columns))
+        groups = np.where(data.columns[party] == data.intercept, -1, np.arange(self.columns))
         self._holding = Holding(train, test, *labels, groups=groups)
         self._rows = data.rows
 
@@ -129,7 +144,7 @@ class SimulatedParty:
 
 
 def vertical_data(config: RunConfig, parties: int) -> VerticalData:
-    """Return the data set with its columns spread over the parties, loaded once per process.
+    """Return the data set with its columns spread over the parties. A process loads it once.
 
     Raises:
         DataError: The data set cannot be loaded, or has fewer columns than parties.
@@ -151,11 +166,17 @@ def _vertical_data(spec: DataSpec, parties: int, regression: bool, multiclass: b
     return load_vertical(rows, parties, partition=how, **kinds)
 
 
-def data_loader(config: RunConfig, node: Mapping[str, Any], place: int, parties: int) -> Callable[[], PartyData]:
-    """Return the function that reads a party's data, and raises `DataError` if they cannot be read.
+def data_loader(config: RunConfig, node: Mapping[str, Any], party: int, parties: int) -> Callable[[], PartyData]:
+    """Return the function that reads a party's data. It raises `DataError` if the data cannot be read.
+
+    Args:
+        config: The run config.
+        node: The party's node config.
+        party: The party's index.
+        parties: The number of parties.
 
     Raises:
-        ConfigError: The node config lacks a needed table, or the run config does not fit it.
+        ConfigError: The node config names no file although the run needs one, or the run config does not fit the file.
         PolicyError: The owner does not allow the run's use of the columns.
     """
     vfb2, dataset = settings_of(config), config.data.dataset
@@ -170,25 +191,25 @@ def data_loader(config: RunConfig, node: Mapping[str, Any], place: int, parties:
             hint = f"set dataset to {' or '.join(TABLES)}"
             raise ConfigError("dataset", got=repr(dataset), allowed=allowed, hint=hint)
         if vfb2.score_run:
-            return partial(read_score_table, file, config, node, (place, parties), use)
+            return partial(read_score_table, file, config, node, (party, parties), use)
         _check_as_it_is(config.data, vfb2)
-        return partial(_own_table, file, config, with_dialect(config.data, node), place, use)
+        return partial(_own_table, file, config, with_dialect(config.data, node), party, use)
     if vfb2.alignment == "intersection":
         got = "'intersection' with simulated parties, which have the same rows"
-        allowed = f"'intersection' only for parties with a {DATA_PATH} in the node config"
+        allowed = f"'intersection' with a {DATA_PATH} in each node config"
         hint = f"set {DATA_PATH} in each node config, or remove vfb2.alignment"
         raise ConfigError("vfb2.alignment", got=got, allowed=allowed, hint=hint)
     if dataset in GENERIC and not config.data.data_dir:
-        key, allowed = f"partition {place}: {DATA_PATH}", f"a table, since dataset {dataset!r} is read from files"
+        key, allowed = f"partition {party}: {DATA_PATH}", f"a table, since dataset {dataset!r} is read from files"
         hint = f"set {DATA_PATH} in the node config, or set data-dir"
         raise ConfigError(key, got=NOTHING, allowed=allowed, hint=hint)
     if vfb2.score_run:
-        return partial(_simulate_scoring, config, node, (place, parties))
-    return partial(_simulate_party, config, parties, place, labelled=place < vfb2.max_active)
+        return partial(_simulate_scoring, config, node, (party, parties))
+    return partial(_simulate_party, config, parties, party, labelled=party < vfb2.max_active)
 
 
 def _check_as_it_is(spec: DataSpec, vfb2: VFB2Settings) -> None:
-    """Refuse keys that change rows or labels, or name other rows: a party uses the rows of its own file."""
+    """Refuse keys that change or replace rows or labels, since a party's own file is used without changes."""
     classes = make_objective(vfb2.problem).classification
     for key, got, plain, why in (
         ("data-dir", spec.data_dir, "", f"this party has a {DATA_PATH}, and the server would measure on other rows"),
@@ -202,24 +223,24 @@ def _check_as_it_is(spec: DataSpec, vfb2: VFB2Settings) -> None:
         ),
     ):
         if got != plain:
-            raise ConfigError(key, got=repr(got), allowed=f"{plain!r}, since {why}", hint=f"remove {key}, {_PAGE}")
+            raise ConfigError(key, got=repr(got), allowed=f"{plain!r}, since {why}", hint=f"remove {key}; {_PAGE}")
 
 
-def _simulate_party(config: RunConfig, parties: int, place: int, *, labelled: bool) -> SimulatedParty:
+def _simulate_party(config: RunConfig, parties: int, party: int, *, labelled: bool) -> SimulatedParty:
     keys = {kebab(name): value for name, value in asdict(config.data).items() if name != "data_dir"}
     keys["vfb2.intercept"] = settings_of(config).intercept is True
-    return _simulated_party(vertical_data(config, parties), place, tuple(keys.items()), labelled=labelled)
+    return _simulated_party(vertical_data(config, parties), party, tuple(keys.items()), labelled=labelled)
 
 
 _simulated_party = lru_cache(maxsize=256)(SimulatedParty)
 
 
-def _simulate_scoring(config: RunConfig, node: Mapping[str, Any], place: tuple[int, int]) -> SimulatedRows:
+def _simulate_scoring(config: RunConfig, node: Mapping[str, Any], partition: tuple[int, int]) -> SimulatedRows:
     vfb2 = settings_of(config)
-    block = read_block(node, vfb2.score_run, vfb2.problem, place)
+    block = read_block(node, vfb2.score_run, vfb2.problem, partition)
     check_scores_path(node, vfb2.id_column, [block.path])
-    rows = _simulate_party(config, place[1], place[0], labelled=False)
-    return SimulatedRows(rows, block, place[0])
+    party, parties = partition
+    return SimulatedRows(_simulate_party(config, parties, party, labelled=False), block, party)
 
 
 @lru_cache(maxsize=4)
@@ -229,10 +250,10 @@ def _read_table(
     return PartyTable(path, spec, id_column, make_objective(problem), intercept=intercept, use=use)
 
 
-def _own_table(path: Path, config: RunConfig, spec: DataSpec, place: int, use: ColumnUse) -> PartyTable:
+def _own_table(path: Path, config: RunConfig, spec: DataSpec, party: int, use: ColumnUse) -> PartyTable:
     vfb2 = settings_of(config)
     # networks have their own intercepts
     intercept = not vfb2.embedding if vfb2.intercept == "auto" else vfb2.intercept
     options = {"id_column": vfb2.id_column, "problem": vfb2.problem, "intercept": intercept, "use": use}
     read = partial(_read_table, spec=spec, **options)
-    return read_own(path, f"partition {place}: {DATA_PATH}", read)
+    return read_own(path, f"partition {party}: {DATA_PATH}", read)

@@ -1,12 +1,13 @@
-"""A party's label flips on its own disk: all runs flip the same labels.
+"""A party's label flips, which it stores on its own disk so all runs flip the same labels.
 
-Randomised response protects a label by its epsilon only once: if 25 runs drew new flips, the majority of the flipped
-labels would reveal the label. The folder contains a random key and a sealed file per epsilon, with a keyed digest of
-each row's id and label (HMAC-SHA256, cut to 16 bytes) and whether that label is flipped. Flips for several epsilons
-together spend only the largest epsilon. Parties may share the folder.
+With ``vfb2.label-epsilon`` a party flips some of its labels at random (randomised response). If each of 25 runs drew
+new flips, the majority of a row's 25 flipped labels would reveal its label. The folder contains a random key and a
+sealed file for each epsilon. The file has, for each row, a keyed hash of its id and label (HMAC-SHA256, cut to 16
+bytes) and whether the label is flipped. Flips for several epsilons together spend only the largest epsilon. Parties may
+share the folder.
 
-A row's id is the text in the id column. With another id column, new flips of the same label would be drawn. The folder
-therefore also records how each party's ids were read, and other ways of reading them are refused.
+A row's id is the text in the id column. With another id column a party would draw new flips of the same labels. The
+folder therefore also records how each party's ids were read, and other ways to read the ids are refused.
 """
 
 import contextlib
@@ -40,7 +41,7 @@ class FlipMemory:
 
     Args:
         folder: The folder of the flips. It is created if it is missing.
-        place: The party's index.
+        party: The party's index.
         reading: The keys that select the rows' ids in the party's file, with their values.
 
     Raises (each method):
@@ -48,8 +49,8 @@ class FlipMemory:
         PolicyError: The party has flipped labels of rows whose ids were read in another way.
     """
 
-    def __init__(self, folder: Path, place: int = 0, reading: Mapping[str, str] | None = None) -> None:
-        self.folder, self._place, self._reading = folder, str(place), dict(reading or {})
+    def __init__(self, folder: Path, party: int = 0, reading: Mapping[str, str] | None = None) -> None:
+        self.folder, self._party, self._reading = folder, str(party), dict(reading or {})
 
     def check(self) -> None:
         """Check that the ids are read as in earlier runs. In the first run, record how they are read."""
@@ -67,14 +68,14 @@ class FlipMemory:
             The flips (n,), the number of new flips, and the largest epsilon with which any of these labels was flipped.
         """
         with self._lock() as key:
-            digests, kept = _digests(key, marks), self._all()
-            known = kept.setdefault(epsilon, {})
+            digests, stored = _digests(key, marks), self._all()
+            known = stored.setdefault(epsilon, {})
             new = [digest for digest in dict.fromkeys(digests) if digest not in known]
-            chances = [_chance(digest, epsilon, kept) for digest in new]
+            chances = [_chance(digest, epsilon, stored) for digest in new]
             known |= dict(zip(new, draw_events(np.array(chances)).tolist(), strict=True))
             if new:
                 self._write(epsilon, known)
-            spent = max(used for used, flips in kept.items() if not flips.keys().isdisjoint(digests))
+            spent = max(used for used, flips in stored.items() if not flips.keys().isdisjoint(digests))
             return np.array([known[digest] for digest in digests], dtype=np.bool_), len(new), spent
 
     def keep(self, marks: Sequence[str], epsilon: float, flips: Flips) -> None:
@@ -116,17 +117,17 @@ class FlipMemory:
             return
         path = self.folder / _READINGS
         try:
-            kept = json.loads(path.read_text("utf-8")) if path.exists() else {}
-            known = dict(kept.setdefault(self._place, self._reading))
+            readings = json.loads(path.read_text("utf-8")) if path.exists() else {}
+            known = dict(readings.setdefault(self._party, self._reading))
         except (ValueError, TypeError, AttributeError) as error:
             raise _damage(f"{path}: {error}") from None
         for key, value in self._reading.items():
             if known.get(key) != value:
-                got = f"{value!r}, and labels whose flips are stored by {key}={known.get(key)!r}"
-                allowed = f"{known.get(key)!r}: with other ids the same labels would be flipped again"
+                got = f"{value!r}, but label flips that are stored for {key}={known.get(key)!r}"
+                allowed = f"{known.get(key)!r}, since with other ids the same labels would be flipped again"
                 raise PolicyError(key, got=got, allowed=allowed, hint=f"set {key} to {known.get(key)!r}")
-        if kept[self._place] is self._reading:
-            write_atomic(path, json.dumps(kept).encode(), private=True)
+        if readings[self._party] is self._reading:
+            write_atomic(path, json.dumps(readings).encode(), private=True)
 
     def _read(self, path: Path) -> dict[bytes, bool]:
         try:
@@ -159,36 +160,36 @@ def _digests(key: bytes, marks: Sequence[str]) -> list[bytes]:
     return [hmac.digest(key, mark.encode(), "sha256")[:DIGEST_BYTES] for mark in marks]
 
 
-def _chance(digest: bytes, epsilon: float, kept: Mapping[float, Mapping[bytes, bool]]) -> float:
+def _chance(digest: bytes, epsilon: float, stored: Mapping[float, Mapping[bytes, bool]]) -> float:
     """Return the chance that a label is flipped, given its flips for the next larger and the next smaller epsilon.
 
     The flipped label for an epsilon is the flipped label for the next larger epsilon, flipped again with the chance
     that makes up the difference. So all flips of a label together reveal no more than its flip for the largest epsilon.
     """
-    rates = {used: flips[digest] for used, flips in kept.items() if digest in flips}
+    rates = {used: flips[digest] for used, flips in stored.items() if digest in flips}
     larger = min((used for used in rates if used > epsilon), default=None)
     smaller = max((used for used in rates if used < epsilon), default=None)
-    own = flip_rate(epsilon)
-    flipped = own if larger is None else _chance_after(rates[larger], True, flip_rate(larger), own)
+    own_rate = flip_rate(epsilon)
+    flipped = own_rate if larger is None else _chance_after(rates[larger], True, flip_rate(larger), own_rate)
     if smaller is None:
         return flipped
     after, rate = rates[smaller], flip_rate(smaller)
-    weight = flipped * _chance_after(True, after, own, rate)
-    other = (1 - flipped) * _chance_after(False, after, own, rate)
-    # both are 0 only if flips that another party drew allow neither value here
-    return weight / (weight + other) if weight + other else own
+    weight_flipped = flipped * _chance_after(True, after, own_rate, rate)
+    weight_kept = (1 - flipped) * _chance_after(False, after, own_rate, rate)
+    # both weights are 0 only if flips that another party drew contradict both values
+    return weight_flipped / (weight_flipped + weight_kept) if weight_flipped + weight_kept else own_rate
 
 
 def _chance_after(before: bool, after: bool, rate: float, wider: float) -> float:
-    """Return the chance that ``before``, flipped at ``rate``, becomes ``after`` when the rate rises to ``wider``."""
+    """Return the chance that flip ``before`` becomes ``after`` as the flip rate rises from ``rate`` to ``wider``."""
     again = (wider - rate) / max(1 - 2 * rate, 1e-300)
     return again if before != after else 1 - again
 
 
-def _damage(what: str) -> ConfigError:
+def _damage(cause: str) -> ConfigError:
     return ConfigError(
         STATE_DIR,
-        got=f"unusable label flips: {what}",
+        got=f"unusable label flips: {cause}",
         allowed="undamaged label flips",
-        hint="restore a copy: without the flips the next run draws new flips, which spends its epsilon again",
+        hint="restore a backup of the files: without them the next run draws new flips, which spend its epsilon again",
     )

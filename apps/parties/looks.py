@@ -1,9 +1,10 @@
-"""The count of a party's looks: how many numbers of every row its peers could have computed, over all runs.
+"""The count of a party's looks: the number of values about each row that other parties could compute, over all runs.
 
-Each sum that contains a row's partial is a linear equation about the party's columns of that row, and as many equations
-as columns determine the columns. The count is stored in the ``state-dir`` by the party's index. It does not depend on a
-run's rows and peers: dropping a row, another id column or a new certificate must not start a new count. A block that
-scores rows counts once, because scoring the same row again shows the same number.
+Each look is one linear equation about the party's columns of a row: a sum over the parties that contains the row's
+partial score (features times weights). A party with d columns is protected only below d looks, since d equations
+determine the row's columns. The count is stored in the ``state-dir`` by the party's index, and does not depend on a
+run's rows and peers: a dropped row, another id column or a new certificate does not start a new count. A block that
+scores rows counts once, since scoring a row again reveals the same number.
 """
 
 import hashlib
@@ -32,16 +33,16 @@ class LookLedger:
 
     Args:
         folder: The party's ``state-dir``.
-        place: The party's index.
+        party: The party's index.
         run: The run whose looks are counted.
-        most: The largest count that the owner allows. 0: any count.
+        limit: The largest count that the owner allows. 0: any count.
     """
 
-    def __init__(self, folder: Path, place: int, run: int, most: int) -> None:
-        self._folder, self._place, self._run, self._most = folder, str(place), str(run), most
+    def __init__(self, folder: Path, party: int, run: int, limit: int) -> None:
+        self._folder, self._party, self._run, self._limit = folder, str(party), str(run), limit
 
     def check(self, planned: int) -> None:
-        """Refuse a run that would exceed the owner's limit by its end.
+        """Refuse a run that would exceed the owner's limit before its end.
 
         Args:
             planned: The looks of the whole run, including looks that are already counted.
@@ -50,10 +51,10 @@ class LookLedger:
             PolicyError: The run would exceed the limit.
             ConfigError: As for `open_ledger`.
         """
-        if not self._most:
+        if not self._limit:
             return
         with open_ledger(self._folder) as ledger:
-            runs = ledger.get(_LOOKS, {}).get(self._place, {}).get(_RUNS, {})
+            runs = ledger.get(_LOOKS, {}).get(self._party, {}).get(_RUNS, {})
             self._compare(sum(runs.values()), max(planned - runs.get(self._run, 0), 0))
 
     def spend(self, plan: SegmentPlan, columns: int, weights: Array | None) -> int:
@@ -61,7 +62,7 @@ class LookLedger:
 
         Args:
             plan: The segment's plan.
-            columns: The number of the party's columns. A warning is logged once the count reaches it.
+            columns: The number of the party's columns. When the count reaches this number, a warning is logged.
             weights: The block that scores rows. None in training.
 
         Returns:
@@ -73,7 +74,7 @@ class LookLedger:
         """
         block = "" if weights is None else hashlib.sha256(weights.tobytes()).hexdigest()
         with open_ledger(self._folder) as ledger:
-            own = ledger.setdefault(_LOOKS, {}).setdefault(self._place, {_RUNS: {}, _BLOCKS: []})
+            own = ledger.setdefault(_LOOKS, {}).setdefault(self._party, {_RUNS: {}, _BLOCKS: []})
             before: int = sum(own[_RUNS].values())
             looks = 0 if block in own[_BLOCKS] else looks_of(plan)
             self._compare(before, looks)
@@ -84,29 +85,29 @@ class LookLedger:
         after = before + looks
         if after >= columns and not (began and before >= columns):
             words = (
-                "party %s: its peers could have computed %d numbers of every row over all runs, and it has %d columns: "
-                "%d such numbers determine the values in them; see docs/vertical.md and most-looks"
+                "party %s: over all runs the other parties could have computed %d numbers about each row, and %d such "
+                "numbers determine the row's values in the party's %d columns; see docs/vertical.md and most-looks"
             )
-            log(WARNING, words, self._place, after, columns, columns)
+            log(WARNING, words, self._party, after, columns, columns)
         return after
 
     def _compare(self, before: int, looks: int) -> None:
-        if self._most and before + looks > self._most:
-            got = f"{looks} further looks at every row after {before} in all runs"
+        if self._limit and before + looks > self._limit:
+            got = f"{looks} further looks (numbers about each row that peers may learn) after {before} in all runs"
             hint = "lower num-server-rounds or vfb2.epochs, or ask the owner of the data"
-            raise PolicyError(MOST_LOOKS, got=got, allowed=f"{self._most} looks in all runs", hint=hint)
+            raise PolicyError(MOST_LOOKS, got=got, allowed=f"{self._limit} looks in all runs", hint=hint)
 
 
 def looks_of(plan: SegmentPlan) -> int:
-    """Return how many values computed from each row a segment can reveal to peers, at most."""
+    """Return the largest number of values about each row that a segment (a round's exchange) can reveal to peers."""
     passes = plan.epochs if plan.algorithm == SVRG else int(plan.algorithm == SAGA and plan.start and plan.epochs > 0)
     return plan.width * (plan.epochs + passes + plan.evaluate + plan.score)
 
 
 def planned_looks(config: RunConfig) -> int:
-    """Return the largest number of values of each row that a run shows; 0 for runs that resume or score rows.
+    """Return the largest number of values about each row that a run can reveal.
 
-    Runs that resume or score rows are only counted segment by segment.
+    0 for runs that resume or score rows, whose looks are only counted segment by segment.
     """
     vfb2, training = config.family, config.training
     assert isinstance(vfb2, VFB2Settings)
@@ -118,23 +119,25 @@ def planned_looks(config: RunConfig) -> int:
     return max(vfb2.embedding, 1) * (epochs + evaluations)
 
 
-def open_looks(config: RunConfig, context: Context, place: int) -> LookLedger | None:
-    """Return the ledger of a party with its own rows, after a check of the run; None without a ``state-dir``.
+def open_looks(config: RunConfig, context: Context, party: int) -> LookLedger | None:
+    """Return a party's ledger of looks, after a check of the planned looks of the run.
+
+    None if the party has no file of its own, or no ``state-dir``.
 
     Args:
         config: The run config.
         context: The context of the party's node.
-        place: The party's index.
+        party: The party's index.
 
     Raises:
         PolicyError: The run would exceed the limit.
         ConfigError: The party has a limit but no ``state-dir``; or as for `open_ledger`.
     """
     own, folder = SiteConfig.of(context.node_config), state_dir(context.node_config)
-    if most := own.vertical.most_looks:
+    if limit := own.vertical.most_looks:
         check_folder(context.node_config, MOST_LOOKS)
     if folder is None or not (own.data.data_path or own.vertical.score_path):
         return None
-    ledger = LookLedger(folder, place, context.run_id, most)
+    ledger = LookLedger(folder, party, context.run_id, limit)
     ledger.check(planned_looks(config))
     return ledger

@@ -1,4 +1,7 @@
-"""The rows that a party scores: a file encoded as in training, or all rows of a data set of simulated parties."""
+"""The rows that a party scores with its block, and the file to which it writes the scores.
+
+The rows are a file, which is encoded as in training, or all rows of the data set that simulated parties share.
+"""
 
 import csv
 import io
@@ -44,7 +47,7 @@ class _ScoreRows:
     """Rows to score, none of which is a test row.
 
     Attributes:
-        labelled: Whether the party's labels were used in training.
+        labelled: Whether the party provided labels in training.
         columns, names: The number and the names of the block's columns.
         classes: The classes of the party's labels in training, if the model distinguishes several classes.
     """
@@ -76,8 +79,8 @@ class ScoreTable(_ScoreRows):
     Attributes:
         read: Names of the file's columns that are features.
 
-    Columns that training did not have are not used. Numbers may lie outside the range of training. A category that
-    training did not have is 0 in all its features, with a warning.
+    Columns that the training file lacked are ignored. Numbers may lie outside the range of the training rows. For a
+    category that did not occur in training, all features of its column are 0, and a warning is logged.
 
     Raises:
         DataError: A column is missing, has gaps or is of another kind than in training, or two rows have the same id.
@@ -85,19 +88,20 @@ class ScoreTable(_ScoreRows):
     """
 
     def __init__(self, path: Path, id_column: str, block: BlockFile, party: int, dialect: Dialect) -> None:
-        made_of = block.preprocessing
-        if made_of is None:
-            allowed = "a block of a run on files, since a file is scored"
-            raise DataError(block.path, got="a block of a data set's columns", allowed=allowed, hint="train on files")
-        self.read = UsedColumns(made_of.columns)
-        frame = read_table(path, [*made_of.words, id_column], dialect)
+        encoding = block.preprocessing
+        if encoding is None:
+            allowed = "a block of a run on the parties' files, since a file is scored"
+            hint = "train on the parties' files"
+            raise DataError(block.path, got="a block of a data set's columns", allowed=allowed, hint=hint)
+        self.read = UsedColumns(encoding.columns)
+        frame = read_table(path, [*encoding.words, id_column], dialect)
         ids = read_ids(path, frame, id_column)
         frame.columns = frame.columns.map(str)
         order = np.argsort(ids, kind="stable")
-        intercept = len(block.names) > len(made_of.names)
-        values = made_of.encode(frame)
-        _check_kinds(frame, made_of, party)
-        features = encode_rows(made_of, values[order], intercept=intercept)
+        intercept = len(block.names) > len(encoding.names)
+        values = encoding.encode(frame)
+        _check_kinds(frame, encoding, party)
+        features = encode_rows(encoding, values[order], intercept=intercept)
         super().__init__(features, ids[order].tolist(), block, party)
 
 
@@ -117,16 +121,16 @@ class SimulatedRows(_ScoreRows):
         if tuple(rows.names) != block.names:
             got, allowed = f"{len(rows.names)} columns that differ from the columns of its block", "the same columns"
             raise DataError(f"party {party}: columns", got=got, allowed=allowed, hint="use the block of this party")
-        held = rows.holding(None)
-        parts: list[Any] = [held.features, *([] if held.test_features is None else [held.test_features])]
-        dense = isinstance(held.features, np.ndarray)
+        holding = rows.holding(None)
+        parts: list[Any] = [holding.features, *([] if holding.test_features is None else [holding.test_features])]
+        dense = isinstance(holding.features, np.ndarray)
         features: Features = np.concatenate(parts) if dense else canonical(sparse.vstack(parts, format="csr"))
         super().__init__(features, rows.ids(None), block, party)
 
 
-def _check_kinds(frame: "pd.DataFrame", made_of: Preprocessing, party: int) -> None:
+def _check_kinds(frame: "pd.DataFrame", encoding: Preprocessing, party: int) -> None:
     """Refuse numbers in a column of categories, and warn of categories that training did not have."""
-    for unseen in find_unseen(made_of, frame):
+    for unseen in find_unseen(encoding, frame):
         if unseen.is_whole and all(map(is_number, unseen.values)):
             allowed = "text, as in training"
             raise DataError(
@@ -136,7 +140,7 @@ def _check_kinds(frame: "pd.DataFrame", made_of: Preprocessing, party: int) -> N
 
 
 def read_score_table(
-    path: Path, config: RunConfig, node: Mapping[str, Any], place: tuple[int, int], use: ColumnUse
+    path: Path, config: RunConfig, node: Mapping[str, Any], partition: tuple[int, int], use: ColumnUse
 ) -> ScoreTable:
     """Return the rows that a party scores.
 
@@ -144,7 +148,7 @@ def read_score_table(
         path: The party's file.
         config: The run config.
         node: The party's node config, which locates its block.
-        place: The party's index, and the number of parties.
+        partition: The party's index, and the number of parties.
         use: The owner's limits on the use of the columns.
 
     Raises:
@@ -154,12 +158,12 @@ def read_score_table(
     """
     vfb2, key = config.family, SCORE_PATH if SiteConfig.of(node).vertical.score_path else DATA_PATH
     assert isinstance(vfb2, VFB2Settings)
-    block = read_block(node, vfb2.score_run, vfb2.problem, place)
+    block = read_block(node, vfb2.score_run, vfb2.problem, partition)
     check_scores_path(node, vfb2.id_column, [path, block.path])
     use.check_block(() if block.preprocessing is None else block.preprocessing.columns)
     dialect = Dialect.of(with_dialect(config.data, node))
-    read = partial(_score_table, id_column=vfb2.id_column, block=block, party=place[0], dialect=dialect)
-    return read_own(path, f"party {place[0]}: {key}", read)
+    read = partial(_score_table, id_column=vfb2.id_column, block=block, party=partition[0], dialect=dialect)
+    return read_own(path, f"party {partition[0]}: {key}", read)
 
 
 @lru_cache(maxsize=4)
@@ -181,9 +185,9 @@ def write_scores(
     columns: dict[str, Sequence[Any]] = {vfb2.id_column: ids}
     if z.ndim == 2:
         names = classes or [str(number) for number in range(z.shape[1])]
-        columns["class"] = [names[place] for place in z.argmax(axis=1)]
+        columns["class"] = [names[index] for index in z.argmax(axis=1)]
         chances = softmax(z, axis=1)
-        columns |= {f"probability-{name}": chances[:, place].tolist() for place, name in enumerate(names)}
+        columns |= {f"probability-{name}": chances[:, index].tolist() for index, name in enumerate(names)}
     else:
         columns["score"] = z.tolist()
     if make_objective(vfb2.problem).classification:
@@ -197,7 +201,7 @@ def write_scores(
 
 
 def check_scores_path(node: Mapping[str, Any], id_column: str, inputs: Sequence[Path]) -> None:
-    """Check before scoring that the file at ``scores-path`` does not exist, or contains scores.
+    """Check before scoring that the file at ``scores-path`` does not exist yet, or contains scores of an earlier run.
 
     Args:
         node: The party's node config.
@@ -211,15 +215,15 @@ def check_scores_path(node: Mapping[str, Any], id_column: str, inputs: Sequence[
     target = own.vertical.scores_path
     if target is None or not target.exists():
         return
-    others = (*inputs, own.data.data_path, own.vertical.score_path)
+    read_files = (*inputs, own.data.data_path, own.vertical.score_path)
     fault = "which is not a table of scores"
-    if any(other and other.exists() and target.samefile(other) for other in others):
+    if any(file and file.exists() and target.samefile(file) for file in read_files):
         fault = "which is a file that this party reads"
     elif target.is_file():
         with target.open(encoding="utf-8", errors="replace", newline="") as file:
             if next(csv.reader(file), [])[:2] in ([id_column, "score"], [id_column, "class"]):
                 return
-    allowed, hint = "a new file, or a table of scores", "choose another name"
+    allowed, hint = "a new file, or a table of scores", f"set {SCORES_PATH} to another path"
     raise ConfigError(SCORES_PATH, got=f"{target}, {fault}", allowed=allowed, hint=hint)
 
 
@@ -232,6 +236,6 @@ def scores_path(node: Mapping[str, Any], folder: Path | None, block: BlockFile, 
         block: The party's block.
         token: The token of the run that scores.
     """
-    if named := SiteConfig.of(node).vertical.scores_path:
-        return named
+    if path := SiteConfig.of(node).vertical.scores_path:
+        return path
     return block.path.with_name(f"scores-{token}.csv") if folder is None else folder / "scores.csv"

@@ -1,4 +1,4 @@
-"""Sites of vertical learning: parties with columns of the same rows, each with its own policy."""
+"""The sites of vertical runs: parties that have different columns of the same rows, each with its owner's policy."""
 
 import contextlib
 from collections.abc import Iterator, Mapping
@@ -43,25 +43,25 @@ _PAGE = "see docs/vertical.md"
 
 
 class PartySites(Sites):
-    """Clients with columns of the same rows. Each client's owner may keep a log of its answers."""
+    """The data and hooks of clients with columns of the same rows. Each client's owner may keep an audit log."""
 
     hold_columns = True
     refusals = (RefusalError,)
 
-    def hold(self, config: RunConfig, context: Context, place: tuple[int, int], scaling: Scaling | None) -> Party:
-        return make_party(config, context, *place)
+    def hold(self, config: RunConfig, context: Context, partition: tuple[int, int], scaling: Scaling | None) -> Party:
+        return make_party(config, context, *partition)
 
-    def report(self, config: RunConfig, context: Context, place: tuple[int, int]) -> SiteReport:
+    def report(self, config: RunConfig, context: Context, partition: tuple[int, int]) -> SiteReport:
         """Return the party's identity, without reading its data.
 
         Raises:
             ConfigError, PolicyError: As for `make_party`.
         """
-        make_party(config, context, *place)
-        return SiteReport(identity=np.array(place))
+        make_party(config, context, *partition)
+        return SiteReport(identity=np.array(partition))
 
     def model(self, config: RunConfig, site: Held) -> Trained:
-        """Return an empty model for Flower: a party's block is part of its memory."""
+        """Return an empty model, since a party's block (its part of the model) belongs to the client's memory."""
         return NoModel()
 
     @contextlib.contextmanager
@@ -78,21 +78,22 @@ class PartySites(Sites):
                     facts |= {"score-run": vfb2.score_run, "score-for": vfb2.score_for}
 
     def begin(self, client: PayloadClient[Any], facts: dict[str, Any]) -> None:
-        """Let the client fill in the line of the owner's log."""
+        """Give the client the entries of the line in the owner's log, to which it adds."""
         assert isinstance(client, VFB2Client)
         client.facts = facts
 
     def end(
         self, client: PayloadClient[Any], context: Context, config: Mapping[str, Any], local: Mapping[str, Any]
     ) -> None:
-        """Write a party's block after the last segment, or the scores that it has computed.
+        """Write a party's block after the last segment (a round's exchange), or the scores that the party has computed.
 
-        They are written to its ``state-dir`` or, without one, to the run directory of a server on the same machine.
+        The folder is in the party's ``state-dir`` or, without a ``state-dir``, in the run directory of a server on the
+        same machine.
 
         Args:
             client: The client.
             context: The node's context.
-            config: The message's scalars. The folder is named by their run token, else by the salt of the segment.
+            config: The message's scalars. Their run token names the folder; without a token the segment's salt does.
             local: The paths in the message.
         """
         assert isinstance(client, VFB2Client)
@@ -110,10 +111,10 @@ class PartySites(Sites):
             write_scores(path, ids, z, client.settings, block.classes)
             log(INFO, "party %d: the scores of %d rows are in %s", party.partition_id, len(ids), path)
         elif folder is None and config.get(PHASE) == DATA_SUMMARY and not client.settings.score_run:
-            lost = "party %d: its block of the model is lost when the run ends, so no row can be scored with it: %s"
-            log(WARNING, lost, party.partition_id, "its node config has no state-dir")
+            text = "party %d: %s, so its block of the model is lost when the run ends, and cannot score rows"
+            log(WARNING, text, party.partition_id, "the node config has no state-dir")
         elif folder is not None and client.block is not None:
-            made_of = party.data.preprocessing(client.state.aligned)
+            encoding = party.data.preprocessing(client.state.aligned)
             header = {
                 "run": run,
                 "problem": client.settings.problem,
@@ -126,18 +127,24 @@ class PartySites(Sites):
                 "columns": party.data.names,
                 "data": dict(party.data.keys),
                 "classes": list(party.data.classes),
-                "preprocessing": None if made_of is None else made_of.to_json(),
+                "preprocessing": None if encoding is None else encoding.to_json(),
             }
             path = write_block(folder, client.block.arrays(), header)
             if client.settings.penalty != NO_PENALTY:
-                kept = [party.data.names[place] for place in np.flatnonzero(client.block.weights)]
-                told = "party %d keeps %d of its %d columns: %s"
-                log(INFO, told, party.partition_id, len(kept), party.data.columns, ", ".join(kept) or "none")
+                used = [party.data.names[column] for column in np.flatnonzero(client.block.weights)]
+                text = "party %d keeps %d of its %d columns: %s"
+                log(INFO, text, party.partition_id, len(used), party.data.columns, ", ".join(used) or "none")
             log(INFO, "party %d: its block of run %s is in %s", party.partition_id, run, path)
 
 
-def make_party(config: RunConfig, context: Context, place: int, parties: int) -> Party:
-    """Return the party of a node. `Party.data` reads its data on first access, and may then raise `DataError`.
+def make_party(config: RunConfig, context: Context, party: int, parties: int) -> Party:
+    """Return the party of a node. The first access to `Party.data` reads the data, and may raise `DataError`.
+
+    Args:
+        config: The run config.
+        context: The node's context.
+        party: The party's index.
+        parties: The number of parties.
 
     Raises:
         ConfigError: The node config is wrong, or the run config does not fit it.
@@ -154,14 +161,14 @@ def make_party(config: RunConfig, context: Context, place: int, parties: int) ->
             intersection=vfb2.alignment == "intersection",
             scores_for=vfb2.score_for if vfb2.score_run else "",
         )
-        load, looks = data_loader(config, node, place, parties), open_looks(config, context, place)
+        load, looks = data_loader(config, node, party, parties), open_looks(config, context, party)
     except PolicyError as error:
-        raise error.at(f"party {place}") from None
+        raise error.at(f"party {party}") from None
     folder = state_dir(node)
     identity, authority = _identity(own)
     advertised, listen = _addresses(own)
     return Party(
-        place,
+        party,
         parties,
         load,
         identity=identity,
@@ -171,7 +178,7 @@ def make_party(config: RunConfig, context: Context, place: int, parties: int) ->
         share=own.share_block,
         model=_model_of(own, vfb2),
         policy=policy,
-        flips=None if folder is None else FlipMemory(folder, place, id_keys(config, node)),
+        flips=None if folder is None else FlipMemory(folder, party, id_keys(config, node)),
         verbose=is_verbose(config, node),
         looks=looks,
         run_config=dict(context.run_config),
@@ -179,17 +186,17 @@ def make_party(config: RunConfig, context: Context, place: int, parties: int) ->
 
 
 def _addresses(own: VerticalTable) -> tuple[str, Address | None]:
-    """Return a node's address for the other parties (`Party.advertised`), and its listening address if it differs."""
+    """Return a node's address for the other parties, and the address at which it listens if that differs."""
     if own.listen and own.advertise in ("", UNREACHABLE):
         got = f"listen with advertise={own.advertise!r}" if own.advertise else "listen without advertise"
         hint = "set advertise to the address at which the other parties reach this node"
-        allowed = "advertise alone, or listen together with host:port in advertise"
+        allowed = "advertise without listen, or listen together with host:port in advertise"
         raise ConfigError("node config", got=got, allowed=allowed, hint=hint)
     return own.advertise, Address("tcp", own.listen) if own.listen else None
 
 
 def _model_of(own: VerticalTable, vfb2: VFB2Settings) -> str:
-    """Return the name of a party's network: its own, else the run's. Nothing is imported."""
+    """Return the name of a party's network: the party's ``model`` or the run's ``vfb2.model``. It is not imported."""
     name = own.model or vfb2.model
     if not vfb2.embedding:
         return name
@@ -225,7 +232,9 @@ def policy_of(node: Mapping[str, Any]) -> Policy:
 def _authorities(path: Path) -> tuple[bytes, ...]:
     """Return the certificates (DER) in a PEM file."""
     try:
-        return tuple(one.public_bytes(Encoding.DER) for one in x509.load_pem_x509_certificates(path.read_bytes()))
+        return tuple(
+            authority.public_bytes(Encoding.DER) for authority in x509.load_pem_x509_certificates(path.read_bytes())
+        )
     except (ValueError, OSError) as error:
         raise PolicyError(PEER_CA, got=f"{path}: {error}", allowed="a PEM file of certificates", hint=_PAGE) from None
 
@@ -238,7 +247,7 @@ def _identity(own: VerticalTable) -> tuple[Identity | None, str | None]:
         got = f"{got} without {lacks}"
         raise ConfigError("node config", got=got, allowed="both keys or neither", hint=f"set {lacks} too")
     if authority and not certificate:
-        got, allowed = f"peer-ca {str(authority)!r} alone", "peer-ca together with peer-cert and peer-key"
+        got, allowed = f"only peer-ca {str(authority)!r}", "peer-ca together with peer-cert and peer-key"
         raise ConfigError("node config", got=got, allowed=allowed, hint="set peer-cert and peer-key too")
     for name, path in zip(PEER_FILES, files, strict=True):
         if path and not path.is_file():

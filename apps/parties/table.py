@@ -1,4 +1,4 @@
-"""A party's own file: rows with ids, numbers scaled by the party's rows, text as one column per value."""
+"""A party's own table in a vertical run, encoded as features: scaled numbers, and a 0/1 column for each text value."""
 
 from __future__ import annotations
 
@@ -46,19 +46,19 @@ _read_lock = threading.Lock()
 
 
 def read_own(path: Path, key: str, read: Callable[[Path, int], T]) -> T:
-    """Read a party's own file. Only one thread reads at a time.
+    """Read a party's own file. In a process, one thread reads at a time.
 
     Args:
         path: The path of the file.
         key: The key of the node config, with the party, for errors.
-        read: Reads the file. It gets the path and the time of the file's last change in nanoseconds, for caching.
+        read: Function of the path and of the file's last change in nanoseconds (for caching). It reads the file.
 
     Raises:
         DataError: The file does not exist, or ``read`` raises the error. The error names the key.
     """
     try:
         if not path.is_file():
-            hint = "set the path of an existing file"
+            hint = "set the key to the path of an existing file"
             raise DataError(repr(str(path)), got="no such file", allowed="an existing file", hint=hint)
         with _read_lock:
             return read(path, path.stat().st_mtime_ns)
@@ -71,7 +71,7 @@ class UsedColumns(NamedTuple):
 
     Attributes:
         features: The columns that are features.
-        label: The column with the labels. "": none.
+        label: The column with the labels. "": no labels.
     """
 
     features: Sequence[str]
@@ -89,18 +89,18 @@ class _Split(NamedTuple):
 class PartyTable:
     """The rows of one party's csv or parquet file, in the order of their ids.
 
-    The test rows depend only on the seed and the number of rows, so a party without labels draws the same test rows.
-    Numeric columns are scaled and filled by the party's own training rows, whose statistics it does not reveal. A text
-    column becomes a 0/1 column for each value in the file. With the scale "bins", a numeric column becomes a 0/1 column
-    for each bin between quantiles of the file.
+    The test rows depend only on the seed and the number of rows, so all parties draw the same test rows. Numeric
+    columns are scaled, and missing cells filled, by statistics of the party's own training rows, which the party does
+    not reveal. A text column becomes a 0/1 column for each value in the file. With the scale "bins", a numeric column
+    becomes a 0/1 column for each bin between quantiles of the file.
 
     Attributes:
         labelled: Whether the file has the label column.
         columns: The number of features after the encoding.
         names: The names of these features.
-        classes: The classes of the labels, for a problem with several classes; else ().
-        block: None, since the rows are trained on.
-        read: The names of the file's columns that are features, and of the column with the labels.
+        classes: The classes of the labels, for a problem with several classes. Otherwise ().
+        block: None, since only parties that score rows have a block.
+        read: The names of the file's columns that the run uses.
 
     Args:
         path: The path of the file.
@@ -129,8 +129,8 @@ class PartyTable:
         intercept: bool = False,
         use: ColumnUse,
     ) -> None:
-        named = parse_columns(spec.feature_columns)
-        words = [column.name for column in named if column.categories]
+        requested = parse_columns(spec.feature_columns)
+        words = [column.name for column in requested if column.categories]
         frame = read_table(path, [*words, id_column], Dialect.of(spec))
         ids = read_ids(path, frame, id_column)
         order = np.argsort(ids, kind="stable")
@@ -139,7 +139,7 @@ class PartyTable:
         frame = frame.loc[:, frame.columns.isin(use.choose(list(frame.columns), spec))]
         frame, counting, hits = clean(frame, path, spec, site=True)
         if counting:
-            _log.warning("left out column %r of %s, which counts rows and has no name", counting[0], path)
+            _log.warning("left out column %r of %s, which has no name and counts the rows", counting[0], path)
         label_column = spec.labels_in
         self.labelled = label_column in frame.columns
         self._labels: Array | None = None
@@ -159,15 +159,15 @@ class PartyTable:
                 if not spec.positive_label:
                     text = "labels: %r is positive at this party, the last in order, since positive-label is empty"
                     log(INFO, text, classes[-1])
-                self._question, self._sides = _told_apart(label_column, classes, positive, codes)
+                self._question, self._sides = _class_sides(label_column, classes, positive, codes)
             else:
                 self._labels = numeric_column(column)
-        # other parties have the remaining columns of feature-columns
-        columns = [column for column in fill_in(named, frame.columns) if column.name in frame.columns]
+        # feature-columns lists the columns of all parties
+        columns = [column for column in fill_in(requested, frame.columns) if column.name in frame.columns]
         if not columns:
-            got, hint = "no column of features, only id and label", "add columns of features"
+            got, hint = "no column except id and label", "add columns of features to the file"
             if spec.feature_columns or spec.drop_columns:
-                got = "no column, except id and label, that feature-columns and drop-columns leave"
+                got = "no column except id and label, after feature-columns and drop-columns"
                 hint = "add a column of this party to feature-columns, or remove it from drop-columns"
             raise DataError(path, got=got, allowed="at least one column of features", hint=hint)
         check_columns(frame, columns, spec, private=True)
@@ -187,7 +187,7 @@ class PartyTable:
         self._splits: dict[bytes | None, _Split] = {}
         gaps = {feature.column for feature in self._preprocessing.inputs} & set(frame.columns[frame.isna().any()])
         self._gaps = np.array([name in gaps for name in self._preprocessing.columns])
-        # The party reports its number of columns before it knows the training rows, so bins are over all its rows.
+        # The party reports its number of features before it knows the training rows, so bins are fitted to all rows.
         self._whole = self._fit(np.arange(len(self._values)))
         self.names = [*self._whole.names, *([INTERCEPT] if self._intercept else [])]
         raw = [self._preprocessing.columns.index(feature.column) for feature in self._whole.outputs]
@@ -204,10 +204,12 @@ class PartyTable:
         return self._split(rows).preprocessing
 
     def training_marks(self, rows: Rows | None) -> Sequence[str] | None:
-        """Return a mark of each training row: hash of label column and class sets, the label's set, and the row's id.
+        """Return a text for each training row that identifies the row's label: a hash, the label's set, and the id.
+
+        The hash is of the label column and of the two sets of classes. See `FlipMemory`, which stores flips by mark.
 
         Returns:
-            Texts that do not depend on which set is positive. None for a regression or without labels.
+            The texts, which do not depend on which set is positive. None for a regression or without labels.
         """
         if self._sides is None:
             return None
@@ -222,8 +224,10 @@ class PartyTable:
     def _cut(self, rows: Rows) -> _Split:
         train, test = split_rows(len(rows), self._test_fraction, self._seed, "vertical split")
         if self._validation_fraction:
-            kept, held = split_rows(len(train), self._validation_fraction, self._seed, "vertical validation split")
-            train, test = train[kept], train[held]
+            kept_rows, validation_rows = split_rows(
+                len(train), self._validation_fraction, self._seed, "vertical validation split"
+            )
+            train, test = train[kept_rows], train[validation_rows]
         fitted = self._whole if self._whole.scale == "bins" else self._fit(rows[train])
         constant = [feature.name for feature in fitted.inputs if feature.deviation == 0.0]
         if constant:
@@ -248,7 +252,7 @@ def read_ids(path: Path, frame: pd.DataFrame, column: str) -> NDArray[np.str_]:
 
     Args:
         path: The file, for errors.
-        frame: Its table. `read_table` has read the column of ids as text: "007" is not "7".
+        frame: The file's table. `read_table` has read the column of ids as text: "007" is not "7".
         column: The column of ids.
 
     Raises:
@@ -256,27 +260,32 @@ def read_ids(path: Path, frame: pd.DataFrame, column: str) -> NDArray[np.str_]:
     """
     if column not in frame.columns:
         known = ", ".join(map(str, frame.columns[:20]))
-        raise DataError(path, got=f"no column {column!r}", allowed=f"the columns {known}", hint="set vfb2.id-column")
-    found = frame[column]
-    place, missing = f"{path}, column {column!r}", int(found.isna().sum())
+        raise DataError(
+            path,
+            got=f"no column {column!r}",
+            allowed=f"the columns {known}",
+            hint="set vfb2.id-column to a column of the file",
+        )
+    cells = frame[column]
+    source, missing = f"{path}, column {column!r}", int(cells.isna().sum())
     if missing:
-        got = f"{missing:,} of {len(found):,} ids missing"
-        raise DataError(place, got=got, allowed="an id in every row", hint="fill the ids, or drop these rows")
-    ids = found.astype(str).to_numpy(dtype=object).astype(str)
+        got = f"{missing:,} of {len(cells):,} ids missing"
+        raise DataError(source, got=got, allowed="an id in every row", hint="fill the ids, or drop these rows")
+    ids = cells.astype(str).to_numpy(dtype=object).astype(str)
     values, counts = np.unique(ids, return_counts=True)
     if (counts > 1).any():
         first, second = (np.flatnonzero(ids == values[counts > 1][0])[:2] + 1).tolist()
-        # The error leaves the site, so it names the rows by number and not by id.
+        # The server sees the error, so it names rows by number and not by id.
         got = f"{int((counts > 1).sum()):,} ids more than once, such as in rows {first} and {second}"
-        raise DataError(place, got=got, allowed="each id once", hint="drop the repeated rows")
+        raise DataError(source, got=got, allowed="each id once", hint="drop the repeated rows")
     return ids
 
 
-def _told_apart(
+def _class_sides(
     label_column: str, classes: Sequence[str], positive: NDArray[np.bool_], codes: NDArray[np.int64]
 ) -> tuple[str, NDArray[np.int64]]:
     """Return a hash of the two sets of classes in a label column, and the set of each row (rows,), 0 or 1."""
-    sets = [[one for one, put in zip(classes, positive, strict=True) if put == side] for side in (False, True)]
-    named = json.dumps([label_column, *sorted(sets)])
+    sets = [[name for name, side in zip(classes, positive, strict=True) if side == wanted] for wanted in (False, True)]
+    question = json.dumps([label_column, *sorted(sets)])
     sides = positive.astype(np.int64)[codes]
-    return hashlib.sha256(named.encode()).hexdigest()[:16], sides if sets[0] < sets[1] else 1 - sides
+    return hashlib.sha256(question.encode()).hexdigest()[:16], sides if sets[0] < sets[1] else 1 - sides

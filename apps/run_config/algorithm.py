@@ -1,4 +1,8 @@
-"""The row of the registry that a run config's ``strategy`` selects, and the parsed run config."""
+"""The types that connect a run config to an algorithm: a row of the registry, and the parsed run config.
+
+The key ``strategy`` selects an `Algorithm`. It names the classes that Flower runs, the data of the nodes (`Sites`) and
+the metrics (`Evaluation`).
+"""
 
 from __future__ import annotations
 
@@ -26,33 +30,31 @@ from vertical.parties import Party
 SYNTHETIC = "synthetic"
 # the run-config table of secure sums and differential privacy
 PRIVACY = "privacy"
-# the event in a node's log that precedes all rounds
+# the name of the handshake, which precedes all rounds, in the log of a node's owner
 HANDSHAKE = "handshake"
-# a node's part of the run's data: rows, or columns
+# a node's part of the run's data: rows (Site), or columns of the rows that all nodes share (Party)
 Held = Site | Party
 
 
 class Sites(Protocol):
     """The data of a run's nodes, and hooks around the work of their clients.
 
-    A place is a pair: a node's partition id, and the number of partitions.
-
     Attributes:
-        hold_columns: Whether the nodes have columns of the same rows. Each node with a file then reads it in every
-            run, and the server needs no data.
-        refusals: Exceptions by which a client refuses. Their text is sent to the server as the answer.
+        hold_columns: Whether the nodes have columns of the same rows. Each node with a file then reads the file in
+            every run, and the server needs no data.
+        refusals: The exceptions with which a client refuses a request. Their text is sent to the server.
     """
 
     hold_columns: bool = False
     refusals: tuple[type[Exception], ...] = ()
 
-    def hold(self, config: RunConfig, context: Context, place: tuple[int, int], scaling: Scaling | None) -> Held:
+    def hold(self, config: RunConfig, context: Context, partition: tuple[int, int], scaling: Scaling | None) -> Held:
         """Return a node's part of the run's data.
 
         Args:
             config: The run config.
             context: The node's context.
-            place: The node's place.
+            partition: The node's partition id, and the number of partitions.
             scaling: The common scaling of columns, if sites read their own tables.
 
         Raises:
@@ -60,15 +62,15 @@ class Sites(Protocol):
             PolicyError: The party's policy forbids the run.
         """
 
-    def report(self, config: RunConfig, context: Context, place: tuple[int, int]) -> SiteReport:
-        """Return a node's report for the handshake: its identity and, if it has rows, their numbers.
+    def report(self, config: RunConfig, context: Context, partition: tuple[int, int]) -> SiteReport:
+        """Return a node's report for the handshake: the node's identity and, if it has rows, their numbers.
 
         Raises:
             ConfigError, DataError, PolicyError: As for `hold`.
         """
 
     def model(self, config: RunConfig, site: Held) -> Trained:
-        """Return the model, or the other object, that the node's client trains.
+        """Return the object that the node's client trains: a model, or for example a minimax problem.
 
         Args:
             config: The run config.
@@ -82,47 +84,48 @@ class Sites(Protocol):
 
         Args:
             config: The run config.
-            event: The name of the request: `HANDSHAKE`, a phase, or "segment" for a round's own exchange.
+            event: The name of the request: `HANDSHAKE`, the name of an additional exchange, or "segment" for a round's
+                main exchange.
             context: The node's context.
             message: The message.
 
         Yields:
-            The entries of the line by name, which the enclosed work fills.
+            The entries of the line by name. The enclosed work fills the dictionary.
         """
         return nullcontext({})
 
     def begin(self, client: PayloadClient[Any], facts: dict[str, Any]) -> None:
-        """Prepare a client that is about to train or answer a phase.
+        """Prepare a client that is about to answer a message.
 
         Args:
             client: The client.
-            facts: The entries that `audit` yielded. The client adds its own.
+            facts: The entries that `audit` yielded. The client adds its own entries.
         """
         return
 
     def end(
         self, client: PayloadClient[Any], context: Context, config: Mapping[str, Any], local: Mapping[str, Any]
     ) -> None:
-        """Finish the work of a client that has trained or answered a phase without an error.
+        """Finish the work of a client that has answered a message without an error.
 
         Args:
             client: The client.
             context: The node's context.
             config: The scalars of the message that the client has answered.
-            local: The paths in the message.
+            local: The paths in the message, see `apps.sites.shared_disk`.
         """
         return
 
 
 class Evaluator(ABC):
-    """A computation of a run's metrics from the flat arrays of its model.
+    """A function that computes a run's metrics from the flat arrays of the run's model.
 
     Attributes:
         summary: A description of the model, for the log.
         layout: Names and shapes of the parts of the flat model, if it has parts.
-        columns: The encoding of raw rows as the model's features, if they come from a table.
-        sample_format: The form of the samples in their files, if they have labels.
-        tally: The counted scores of the newest model. None if there are no scores, or if no figure needs them.
+        columns: The encoding of raw rows as the model's features, if the rows come from a table.
+        sample_format: The form of the samples in their files, if the samples have labels.
+        tally: The histogram of the newest model's scores. None if there are no scores, or if no figure needs them.
         notes: Further lines about the data, for the log.
     """
 
@@ -137,11 +140,11 @@ class Evaluator(ABC):
     def start(self) -> list[FloatArray]:
         """Return the run's starting point."""
 
-    def start_from(self, named: Mapping[str, Tensor]) -> list[FloatArray]:
+    def start_from(self, tensors: Mapping[str, Tensor]) -> list[FloatArray]:
         """Return the starting point with the entries of a model file. Missing entries start as in `start`.
 
         Args:
-            named: The entries, with the names and shapes of `name_arrays`.
+            tensors: The entries, with the names and shapes of `name_arrays`.
         """
         raise NotImplementedError(f"{type(self).__name__} cannot start from a file")
 
@@ -241,7 +244,18 @@ class Algorithm:
 
 @dataclass(frozen=True)
 class RunConfig:
-    """A complete and valid run config; ``model``, ``dtype`` and ``loss`` are never "auto" here."""
+    """A complete and valid run config. Its ``model``, ``dtype`` and ``loss`` are never "auto".
+
+    Attributes:
+        run: The keys of the run's parts and results.
+        training: The training keys that all algorithms share.
+        data: The keys of the data.
+        family: The keys of the algorithm's own table.
+        algorithm: The registry's row of the strategy.
+        privacy: The keys of secure sums and differential privacy.
+        evaluation: The keys of metrics, selection and figures.
+        without_effect: The keys, as ``key=value``, that differ from their defaults but have no effect.
+    """
 
     run: RunSettings
     training: TrainingSettings
@@ -250,14 +264,13 @@ class RunConfig:
     algorithm: Algorithm = field(compare=False)
     privacy: PrivacySettings = field(default_factory=PrivacySettings)
     evaluation: EvaluationSettings = field(default_factory=EvaluationSettings)
-    # key=value of given keys without effect
     without_effect: tuple[str, ...] = field(default=(), compare=False)
 
     @property
     def warning(self) -> str:
-        """A sentence about keys without effect; empty if there are none."""
-        named = ", ".join(self.without_effect)
-        return f"no effect with strategy {self.run.strategy!r}: {named}" if named else ""
+        """A sentence about keys without effect. Empty if all keys have an effect."""
+        pairs = ", ".join(self.without_effect)
+        return f"no effect with strategy {self.run.strategy!r}: {pairs}" if pairs else ""
 
     def defaults(self) -> dict[str, Any]:
         """Return the defaults of the keys that are in no table."""

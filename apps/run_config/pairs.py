@@ -1,7 +1,7 @@
-"""Run-config and node-config values from a command line or a TOML file, as the flat dictionary that Flower uses.
+"""A parser of ``--run-config`` and ``--node-config``: the flat values of ``key=value`` pairs or of a TOML file.
 
-An option's text is TOML, except that several pairs may share a line. `parse_pairs` reads the whole text or refuses it:
-Flower's own parser skips everything that it does not recognise, such as a pair with spaces around its ``=``.
+An option's text is TOML, except that several pairs may share a line. `parse_pairs` reads the whole text or raises an
+error. Flower's own parser silently skips text that it does not recognise, such as a pair with spaces around its ``=``.
 """
 
 import os
@@ -41,15 +41,15 @@ def parse_pairs(option: str, text: str) -> dict[str, Scalar]:
         text: Pairs of a key and a TOML value, separated by spaces or line breaks; or the path of a TOML file.
 
     Raises:
-        ConfigError: Some of the text is not a pair, a value is neither a number, true, false nor a string, or a key
-            occurs twice. The error names the option and the part of the text.
+        ConfigError: A part of the text is not a pair; a value is not a number, true, false or a string; or a key occurs
+            twice. The error names the option and the part of the text.
     """
     text = text.removeprefix("\ufeff")
     return _parse_file(option, text.strip()) if _is_file(text.strip()) else _parse_text(option, text)
 
 
 def parse_for_command(option: str, text: str, command: str) -> dict[str, Scalar]:
-    """Return the values as `parse_pairs` does, after a check that a command of Flower reads the same values.
+    """Return the values of a text, after a check that a command of Flower reads the same values from the text.
 
     Args:
         option: The option's name, for errors.
@@ -57,19 +57,19 @@ def parse_for_command(option: str, text: str, command: str) -> dict[str, Scalar]
         command: The command of Flower.
 
     Raises:
-        ConfigError: As for `parse_pairs`; or the command reads other values from the text.
+        ConfigError: As for `parse_pairs`; or the command would read other values.
     """
     import click
 
     values = parse_pairs(option, text)
     try:
-        seen: dict[str, Scalar] = parse_config_args(text) if text else {}
+        flower_values: dict[str, Scalar] = parse_config_args(text) if text else {}
     except (click.ClickException, OSError, ValueError) as error:
         got = f"{text!r}, which {command} refuses ({getattr(error, 'message', '') or error})"
         hint = "save it as UTF-8 without a byte order mark" if _is_file(text.strip()) else _rewrite(values)
         raise ConfigError(option, got=got, allowed=f"text that {command} reads", hint=hint) from None
-    wrong = [key for key, value in values.items() if key not in seen or repr(seen[key]) != repr(value)]
-    if wrong := wrong or [key for key in seen if key not in values]:
+    keys = dict.fromkeys([*values, *flower_values])
+    if wrong := [key for key in keys if repr(values.get(key)) != repr(flower_values.get(key))]:
         got = f"{text!r}, from which {command} does not read {', '.join(wrong)}"
         allowed = f"key=value pairs without spaces around '=', or a .toml file: {command} skips other text"
         raise ConfigError(option, got=got, allowed=allowed, hint=_rewrite(values))
@@ -106,10 +106,10 @@ def _parse_text(option: str, text: str) -> dict[str, Scalar]:
         content = tomllib.loads("\n".join(lines))
     except tomllib.TOMLDecodeError as error:
         keys = [match["key"] for line in lines if (match := _ASSIGNMENT.match(line))]
-        twice = [key for place, key in enumerate(keys) if key in keys[:place]]
+        twice = [key for index, key in enumerate(keys) if key in keys[:index]]
         got = f"{text!r}: {f'{twice[0]} occurs twice' if twice else error}"
-        allowed = "each key once, and no key inside another key"
-        hint = f"remove one {twice[0]}" if twice else "remove one of the keys"
+        allowed = "each key once, and no key that is also the table of another key"
+        hint = f"remove one {twice[0]}" if twice else "remove the key that the message names"
         raise ConfigError(option, got=got, allowed=allowed, hint=hint) from None
     for name in _empty_tables(content):
         raise ConfigError(option, got=f"the table {name} without a key", allowed=_PAIRS, hint="remove the table")
@@ -124,37 +124,37 @@ def _empty_tables(content: Mapping[str, Any], prefix: str = "") -> Iterator[str]
 
 def _split(option: str, text: str) -> Iterator[str]:
     """Yield a text as lines of TOML. Each line is the header of a table, or a pair."""
-    place, fresh = 0, True
-    while place < len(text):
-        if match := _BLANK_OR_COMMENT.match(text, place):
-            hidden = match["comment"] and not (fresh and "\n" in text) and _HIDDEN_PAIR.search(match["comment"])
+    start, line_begins = 0, True
+    while start < len(text):
+        if match := _BLANK_OR_COMMENT.match(text, start):
+            hidden = match["comment"] and not (line_begins and "\n" in text) and _HIDDEN_PAIR.search(match["comment"])
             if hidden:
                 got = f"{text!r}, with the comment {match['comment'].strip()!r}"
                 raise ConfigError(option, got=got, allowed="comments without pairs", hint="remove the comment")
-            fresh |= "\n" in match.group()
-        elif fresh and (match := _HEADER.match(text, place)):
+            line_begins |= "\n" in match.group()
+        elif line_begins and (match := _HEADER.match(text, start)):
             yield match.group()
-            fresh = False
-        elif (pair := _ASSIGNMENT.match(text, place)) and (end := _end_of_value(text, pair.end())):
+            line_begins = False
+        elif (pair := _ASSIGNMENT.match(text, start)) and (end := _end_of_value(text, pair.end())):
             yield f"{pair['key']} = {text[pair.end() : end]}"
-            place, fresh = end, False
+            start, line_begins = end, False
             continue
         else:
-            hint = "write '...' for text with backslashes" if "\\" in text[place:] else _PAGE
-            raise ConfigError(option, got=_culprit(text, place), allowed=f"{_PAIRS}, or a .toml file", hint=hint)
-        place = match.end()
+            hint = "write '...' for text with backslashes" if "\\" in text[start:] else _PAGE
+            raise ConfigError(option, got=_describe_fault(text, start), allowed=f"{_PAIRS}, or a .toml file", hint=hint)
+        start = match.end()
 
 
-def _end_of_value(text: str, place: int) -> int:
-    """Return the end of the value that begins at ``place``; 0 if no TOML value begins there."""
-    if match := _QUOTED.match(text, place):
+def _end_of_value(text: str, start: int) -> int:
+    """Return the end of the value that begins at ``start``; 0 if no TOML value begins there."""
+    if match := _QUOTED.match(text, start):
         return match.end() if _is_value(match.group()) else 0
-    if text[place : place + 1] in ("[", "{"):
-        closing = "]" if text[place] == "[" else "}"
-        ends = (match.end() for match in re.compile(re.escape(closing)).finditer(text, place))
-        end = next((end for end in ends if _is_value(text[place:end])), 0)
+    if text[start : start + 1] in ("[", "{"):
+        closing = "]" if text[start] == "[" else "}"
+        ends = (match.end() for match in re.compile(re.escape(closing)).finditer(text, start))
+        end = next((end for end in ends if _is_value(text[start:end])), 0)
         return end if not text[end : end + 1].strip().strip("#") else 0
-    match = _BARE.match(text, place)
+    match = _BARE.match(text, start)
     return match.end() if match and _is_value(match.group()) else 0
 
 
@@ -165,12 +165,12 @@ def _is_value(text: str) -> bool:
         return False
 
 
-def _culprit(text: str, place: int) -> str:
-    """Return words with a text, and with the first part of it that is not a pair."""
-    pair = _ASSIGNMENT.match(text, place)
-    rest = _BARE.match(text, pair.end()) if pair else _UP_TO_PAIR.match(text, place)
-    end = rest.end() if rest else len(text)
-    return f"{text!r}, of which {text[place:end].strip()!r} is not a pair"
+def _describe_fault(text: str, start: int) -> str:
+    """Describe a text with an error: quote the text, and its first part that is not a pair."""
+    pair = _ASSIGNMENT.match(text, start)
+    wrong = _BARE.match(text, pair.end()) if pair else _UP_TO_PAIR.match(text, start)
+    end = wrong.end() if wrong else len(text)
+    return f"{text!r}, of which {text[start:end].strip()!r} is not a pair"
 
 
 def _flatten(option: str, content: Mapping[str, Any]) -> dict[str, Scalar]:

@@ -1,4 +1,4 @@
-"""The run-config keys of all algorithms, as typed models, and the error for a wrong config."""
+"""The run-config keys that all algorithms share, except the training keys, as typed models; and `ConfigError`."""
 
 from collections.abc import Mapping
 from dataclasses import fields
@@ -13,7 +13,7 @@ from problems.models import MODELS
 
 Scalar = bool | int | float | str
 
-# Keys of the output only: runs that differ in no other key compute the same results.
+# Keys that change only the output: runs that differ only in these keys compute the same results.
 SHOWING_KEYS = ("output-dir", "pictures", "tracking-uri", "tracking-experiment")
 
 
@@ -26,11 +26,13 @@ class RunSettings(Settings):
 
     # `apps.config.known_keys` lists the names
     strategy: str = setting(
-        "The algorithm, or one [of your own](tutorials/your-own-algorithm.md#outside-the-project).", "fedx2"
+        "The algorithm, or [your own algorithm](tutorials/your-own-algorithm.md#outside-the-project).", "fedx2"
     )
-    strategy_settings: str = setting("The keys of a strategy of your own.", "", "key=value pairs with commas, or empty")
+    strategy_settings: str = setting("The keys of your own strategy.", "", "key=value pairs with commas, or empty")
     model: str = setting(
-        "The network. auto: the data set's own.", "mlp", f"auto, {', '.join(MODELS)}, or package.module:factory"
+        "The network. auto: the default of the data set.",
+        "mlp",
+        f"auto, {', '.join(MODELS)}, or package.module:factory",
     )
     init_from: str = setting(
         "A file of weights that a new run starts from. The server reads it.", "", "an absolute path, or empty"
@@ -39,9 +41,9 @@ class RunSettings(Settings):
         "The folder of the runs' directories.", "results", "a path that is not empty", min_length=1
     )
     run_name: str = setting(
-        "The name of the run's directory. Empty: made of strategy, data set and seed.", "", "a folder's name, or empty"
+        "The name of the run's directory. Empty: strategy, data set and seed.", "", "a folder's name, or empty"
     )
-    resume: bool = setting("Whether to continue the run of that name from its newest checkpoint.", False)
+    resume: bool = setting("Whether to continue the run named run-name from its newest checkpoint.", False)
     pictures: bool = setting("Whether to draw curves.png and, with site-metrics, pictures of the sites' figures.", True)
     tracking_uri: str = setting(
         "The [MLflow](following.md#mlflow) server or folder that gets a run's results.",
@@ -73,7 +75,7 @@ class EvaluationSettings(Settings):
         "none",
     )
     site_metrics: bool = setting(
-        "Whether it ends with [each site's figures](run-directory.md#figures-of-sites-and-a-threshold).", False
+        "Whether the run ends with [each site's figures](run-directory.md#figures-of-sites-and-a-threshold).", False
     )
     site_metrics_every: int = setting(
         "The rounds between [sites' figures](run-directory.md#in-the-rounds). 0: at the end only.", 0, ge=0
@@ -88,7 +90,7 @@ class EvaluationSettings(Settings):
 
     @property
     def rule(self) -> tuple[str, float] | None:
-        """The rule of the threshold: "sensitivity" or "specificity", and its smallest value. None: no threshold."""
+        """The rule of the threshold: "sensitivity" or "specificity", and its required value. None: no threshold."""
         return _rule(self.threshold_at) if self.threshold_at else None
 
     @property
@@ -107,14 +109,14 @@ class EvaluationSettings(Settings):
         return bool(self.select_by or self.threshold_at) or self.calibrates
 
     def has_figures(self, server_round: int, training: TrainingSettings) -> bool:
-        """Return whether an evaluated round has figures of sites: round 0, every few rounds, and the last round."""
+        """Return whether an evaluated round has figures of sites: multiples of the key, and the last round."""
         every = self.site_metrics_every
         return bool(every) and (server_round % every == 0 or server_round == training.num_server_rounds)
 
     def check(
         self, strategy: str, training: TrainingSettings, spec: DataSpec, *, shares_model: bool, scored: bool
     ) -> None:
-        """Check the keys against the keys of the data and of the training.
+        """Check that the strategy, the training keys and the data allow these keys.
 
         Args:
             strategy: The strategy's name.
@@ -127,7 +129,7 @@ class EvaluationSettings(Settings):
             ConfigError: A key needs a model, scores or validation rows that the run does not have, or has no effect.
         """
         if self.patience and not self.select_by:
-            allowed = "0 without select-by, since patience waits for its metric"
+            allowed = "0, since without select-by no metric can improve"
             raise ConfigError("patience", got=self.patience, allowed=allowed, hint="set select-by to a metric")
         self._check_rounds(training.evaluate_every)
         for key, value, needs_scores in (
@@ -140,27 +142,32 @@ class EvaluationSettings(Settings):
                 continue
             none = "'none'" if key == "calibration" else "''" if isinstance(value, str) else "false"
             if not shares_model:
-                got, allowed = f"{value!r} with strategy {strategy!r}", f"{none}, since its parties keep their blocks"
+                got, allowed = (
+                    f"{value!r} with strategy {strategy!r}",
+                    f"{none}, since the parties keep their parts of the model, so the server has no model",
+                )
                 raise ConfigError(key, got=got, allowed=allowed, hint=f"remove {key}")
             if needs_scores and not scored:
                 got, allowed = (
                     f"{value!r} with loss {training.loss!r}",
-                    f"{none}, since this loss has no scores of rows",
+                    f"{none}, since with this loss rows have no scores",
                 )
                 raise ConfigError(key, got=got, allowed=allowed, hint=f"remove {key}")
             if isinstance(value, str) and not spec.validation_fraction:
                 got, hint = f"{value!r} without validation rows", "set validation-fraction, for example to 0.2"
-                allowed = f"{none} without validation rows, since nothing is chosen on test rows"
+                allowed = f"{none}, since without validation rows the choice would be made on test rows"
                 raise ConfigError(key, got=got, allowed=allowed, hint=hint)
 
     def _check_rounds(self, evaluate_every: int) -> None:
         every, key = self.site_metrics_every, "site-metrics-every"
         if every and not self.site_metrics:
-            allowed = "0 without site-metrics, since there are no figures of sites"
+            allowed = "0, since without site-metrics=true a run computes no figures of sites"
             raise ConfigError(key, got=every, allowed=allowed, hint="set site-metrics to true")
         if every % evaluate_every:
-            allowed = f"a multiple of evaluate-every, {evaluate_every}: other rounds have no scores"
-            raise ConfigError(key, got=every, allowed=allowed, hint=f"set {key} to a multiple, or evaluate-every to 1")
+            allowed = f"a multiple of {evaluate_every} (evaluate-every), since only those rounds have scores"
+            raise ConfigError(
+                key, got=every, allowed=allowed, hint=f"set {key} to such a multiple, or evaluate-every to 1"
+            )
 
 
 def _rule(text: str) -> tuple[str, float]:
@@ -188,7 +195,7 @@ SyntheticSettings = create_model(
 
 
 def flatten(nested: Mapping[str, Any], prefix: str = "") -> dict[str, Scalar]:
-    """Flatten a TOML file's tables in the same way as Flower: ``{"fedx": {"gamma": 0.5}}`` -> ``{"fedx.gamma": 0.5}``.
+    """Flatten a TOML file's tables as Flower does: the key ``gamma`` of the table ``fedx`` becomes ``fedx.gamma``.
 
     Args:
         nested: The tables.

@@ -1,4 +1,8 @@
-"""The run directory: config.toml, metrics.jsonl, result.json, model files, checkpoints, events, pictures."""
+"""The run directory, to which the server writes one run's files.
+
+Its files are config.toml, metrics.jsonl, result.json or failure.json, the models, checkpoints, TensorBoard events and
+pictures. docs/run-directory.md explains each file.
+"""
 
 from __future__ import annotations
 
@@ -32,11 +36,11 @@ from problems.tallies import Tally
 
 KEPT_CHECKPOINTS = 3
 OUTCOMES = ("failure.json", "result.json")
-MATPLOTLIB = "matplotlib"  # makes the pictures; in the extra "reports"
+MATPLOTLIB = "matplotlib"  # draws the pictures; in the extra "reports"
 
 
 class RunDirectory:
-    """One run's directory. Opening it decides where the run goes and never overwrites another's results."""
+    """The directory of one run. `open` chooses the path, and never overwrites the results of another run."""
 
     def __init__(self, path: Path) -> None:
         self.path = path
@@ -46,41 +50,50 @@ class RunDirectory:
 
     @classmethod
     def open(cls, config: RunConfig, engine: str = "") -> RunDirectory:
-        """The directory of a new run, or of the one to resume.
+        """Return the directory of a new run, or of the run to resume.
 
-        Without run-name a new run takes name, or name-N with N one above the highest taken; resuming takes the highest.
+        Without ``run-name`` the name follows from strategy, data set and seed. A new run appends the next free number,
+        as in ``fedx2-digits-seed0-2``. A resumed run uses the directory with the highest number.
 
         Args:
-            engine: what carries the run's messages, for whoever keeps track of runs.
+            config: The run config.
+            engine: The name of the engine that carries the run's messages, for MLflow.
 
         Raises:
-            MissingExtraError: the run is to be tracked, and MLflow is not installed.
-            ConfigError: the named directory already holds a run or files of another origin, another process writes to
-                it, or there is none to resume, or its settings differ.
+            MissingExtraError: The run config sets ``tracking-uri``, but MLflow is not installed.
+            ConfigError: The named directory already contains a run or other files, another process writes to the
+                directory, the run to resume does not exist, or its settings differ.
         """
         base = Path(config.run.output_dir).expanduser().resolve()
-        given = config.run.run_name
-        name = given or _folder_name(f"{config.run.strategy}-{config.data.dataset}-seed{config.training.seed}")
+        run_name = config.run.run_name
+        name = run_name or _folder_name(f"{config.run.strategy}-{config.data.dataset}-seed{config.training.seed}")
         taken = [path for path in _find_numbered(base, name) if (path / "metrics.jsonl").exists()]
         if config.run.resume:
-            directory = cls(taken[-1] if taken and not given else base / name)
+            directory = cls(taken[-1] if taken and not run_name else base / name)
             directory._take_over(config)
-        elif given and base / name in taken:
+        elif run_name and base / name in taken:
             raise _taken(base / name)
         else:
-            directory = cls._begin(base, name, _number(taken[-1], name) + 1 if taken else 1, named=bool(given))
+            directory = cls._begin(base, name, _number(taken[-1], name) + 1 if taken else 1, named=bool(run_name))
         if config.run.tracking_uri:
             directory._tracker = Tracker(config, directory.path, engine, directory.lines)
         if directory._claim is not None:
             directory._claim.write_token()
         write_atomic(directory.path / "config.toml", tomli_w.dumps(config.resolve()).encode())
-        for outcome in OUTCOMES:  # left by the run that is resumed; this one has no outcome yet
+        for outcome in OUTCOMES:  # of the run before it was resumed
             (directory.path / outcome).unlink(missing_ok=True)
         return directory
 
     @classmethod
     def _begin(cls, base: Path, name: str, number: int, *, named: bool) -> RunDirectory:
-        """The directory of a new run, claimed; without a given name the first that is free, from a number on."""
+        """Create, claim and return the directory of a new run.
+
+        Args:
+            base: The parent folder.
+            name: The name of the directory, to which numbers above 1 are appended.
+            number: The first number to try. If another process uses the directory, the next number is tried.
+            named: Whether the user chose the name. Then only one directory is tried.
+        """
         while True:
             directory = cls(base / (name if number == 1 else f"{name}-{number}"))
             check_origin(directory.path)
@@ -94,21 +107,21 @@ class RunDirectory:
                     raise _taken(directory.path)
             except OSError as error:
                 got = f"{directory.path}, which cannot be created ({error.strerror})"
-                allowed = "a folder that can be written to"
-                raise ConfigError("output-dir", got=got, allowed=allowed, hint="choose one") from None
+                hint = "set output-dir (or --out) to a folder in which you can create files"
+                raise ConfigError("output-dir", got=got, allowed="a writable folder", hint=hint) from None
             except ConfigError:
                 if named:
                     raise
-            number += 1  # another process has begun a run in this one
+            number += 1  # another process has begun a run in this directory
 
     def _take_over(self, config: RunConfig) -> None:
-        """Claim the directory of a run to resume; check all that it reads before anything is written."""
+        """Claim the directory of a run to resume. Check all files that the run reads before any file is written."""
         try:
             if (self.path / TOKEN).is_file():
                 self._claim = DirectoryClaim(self.path)
             check_settings(self.path, config)
             if not (self.path / TOKEN).exists() or not is_token(self.token):
-                raise not_resumable(self.path / TOKEN, "a file that is missing or damaged", "32 hexadecimal digits")
+                raise not_resumable(self.path / TOKEN, "a missing or damaged file", "a file with 32 hexadecimal digits")
             covered = self.newest_checkpoint().server_round
             check_lines(self.path / "metrics.jsonl", self.lines(), covered)
         except BaseException:
@@ -116,17 +129,22 @@ class RunDirectory:
             raise
 
     def close(self) -> None:
-        """Let other processes use the directory."""
+        """Release the claim, so other processes can use the directory."""
         if self._claim is not None:
             self._claim.release()
 
     # One line per round.
 
     def append(self, line: Mapping[str, Any], *, event: bool = True) -> None:
-        """Add a round's line to metrics.jsonl and, as an event, its numbers to the TensorBoard events; track it.
+        """Add a round's line to metrics.jsonl, to the TensorBoard events and to MLflow, as far as the run uses these.
+
+        Args:
+            line: The round's line.
+            event: Whether to write a TensorBoard event now, and to send the line to MLflow now and not with the next
+                line.
 
         Raises:
-            DiskFullError: there is no room.
+            DiskFullError: The disk is full.
         """
         path = self.path / "metrics.jsonl"
         with room_for(path), path.open("a", encoding="utf-8") as file:
@@ -137,107 +155,112 @@ class RunDirectory:
             self._tracker.write(line, send=event)
 
     def lines(self) -> list[dict[str, Any]]:
-        """The lines of all rounds so far, without a last line that was cut off while it was written.
+        """Return the lines of all rounds so far. An incomplete last line, as after a crash, is left out.
 
         Raises:
-            ConfigError: any other line is not that of a round.
+            ConfigError: A complete line is not a round's line.
         """
         path = self.path / "metrics.jsonl"
-        whole = path.read_bytes().split(b"\n")[:-1] if path.exists() else []
-        found = []
-        for number, text in enumerate(whole, start=1):
+        complete = path.read_bytes().split(b"\n")[:-1] if path.exists() else []
+        lines = []
+        for number, text in enumerate(complete, start=1):
             try:
                 line = json.loads(text)
             except ValueError:
                 line = None
             if not (isinstance(line, dict) and type(line.get("round")) is int):
-                got, way_out = repr(text[:40].decode(errors="replace")), "remove the line, or begin a new run"
-                raise not_resumable(f"{path}: line {number}", got, "a JSON object with its round", way_out)
-            found.append(line)
-        return found
+                got, hint = repr(text[:40].decode(errors="replace")), "remove this line, or begin a new run"
+                raise not_resumable(f"{path}: line {number}", got, "a JSON object with an integer 'round'", hint)
+            lines.append(line)
+        return lines
 
     def cut_after(self, server_round: int) -> None:
-        """Drop the lines after a checkpoint's round; a resumed run makes those rounds again.
+        """Remove the lines of rounds after a checkpoint, since a resumed run repeats these rounds.
+
+        Args:
+            server_round: The checkpoint's round.
 
         Raises:
-            ConfigError: a line is not that of a round.
+            ConfigError: A line is not a round's line.
         """
-        kept = [json.dumps(line) + "\n" for line in self.lines() if line["round"] <= server_round]
-        write_atomic(self.path / "metrics.jsonl", "".join(kept).encode())
+        covered = [json.dumps(line) + "\n" for line in self.lines() if line["round"] <= server_round]
+        write_atomic(self.path / "metrics.jsonl", "".join(covered).encode())
 
     # Checkpoints.
 
     @property
     def token(self) -> str:
-        """Identifies this run among all others; a resumed run keeps it."""
+        """The random token that identifies the run. A resumed run keeps its token."""
         return (self.path / TOKEN).read_text("utf-8", errors="replace")
 
     @property
     def client_state(self) -> Path:
-        """Where clients that share this disk keep their memory."""
+        """The folder in which clients on this disk store their memory."""
         return self.path / "client-state"
 
     def save_checkpoint(self, checkpoint: Checkpoint) -> None:
-        """Write a checkpoint and remove all but the last `KEPT_CHECKPOINTS`."""
+        """Write a checkpoint, and remove old checkpoints except the newest `KEPT_CHECKPOINTS`."""
         folder = self.path / "checkpoints"
         make_folder(folder)
-        # resuming from a checkpoint needs these lines, so they are flushed first
+        # a run resumed from the checkpoint needs the lines of its rounds, so these are flushed to the disk first
         flush(self.path / "metrics.jsonl")
         write_checkpoint(folder / f"round-{checkpoint.server_round:06d}.safetensors", self.token, checkpoint)
         for old in self.checkpoints()[:-KEPT_CHECKPOINTS]:
             old.unlink()
 
     def checkpoints(self) -> list[Path]:
-        """The files of the checkpoints, oldest first."""
+        """Return the files of the checkpoints, oldest first."""
         return sorted((self.path / "checkpoints").glob("round-*.safetensors"))
 
     def newest_checkpoint(self) -> Checkpoint:
-        """The newest checkpoint.
+        """Return the newest checkpoint.
 
         Raises:
-            ConfigError: there is none, or it is truncated, damaged, of another version or run, or no checkpoint at all.
+            ConfigError: The run has no checkpoint, or the newest file is truncated, damaged, of another version or run,
+                or not a checkpoint.
         """
-        found = self.checkpoints()
-        if not found:
-            way_out = "begin a new run, with checkpoint-every > 0"
-            raise not_resumable(self.path / "checkpoints", "no checkpoint", "one at least", way_out)
+        files = self.checkpoints()
+        if not files:
+            hint = "begin a new run with checkpoint-every above 0"
+            raise not_resumable(self.path / "checkpoints", "no checkpoint", "at least one checkpoint", hint)
         try:
-            return read_checkpoint(found[-1], self.token)
+            return read_checkpoint(files[-1], self.token)
         except PayloadError as error:
-            way_out = "remove it to resume from the one before, if there is one"
-            got = f"an unusable checkpoint, {error}"
-            raise ConfigError("resume", got=got, allowed="a whole one of this run", hint=way_out) from None
+            got, allowed = f"an unusable checkpoint, {error}", "a complete checkpoint of this run"
+            hint = f"remove {files[-1]} to resume from the checkpoint before it, or begin a new run"
+            raise ConfigError("resume", got=got, allowed=allowed, hint=hint) from None
 
     # The end.
 
     @property
     def ended(self) -> bool:
-        """Whether the run has left its result, or the reason why it has none."""
+        """Whether the directory contains result.json, or failure.json with the reason for a missing result."""
         return any((self.path / outcome).exists() for outcome in OUTCOMES)
 
     def save_columns(self, columns: Preprocessing) -> None:
-        """Write how the model's features are made of raw rows."""
+        """Write columns.json: the encoding of raw rows as the model's features."""
         self._write_json("columns.json", columns.to_json())
 
-    def save_model(self, named: Mapping[str, NDArray[Any]], view: str = "") -> None:
-        """Write the final model, or another view, for loading into the plain PyTorch module.
+    def save_model(self, arrays: Mapping[str, NDArray[Any]], view: str = "") -> None:
+        """Write a model as a safetensors file that the plain PyTorch module can load.
 
         Args:
-            named: the arrays, by the names of the module's parameters.
-            view: "" for model.safetensors; another one is part of the file's name, as in model_inner.safetensors and,
-                of the selected models, model_best.safetensors and model_best_inner.safetensors.
+            arrays: The arrays, by the names of the module's parameters.
+            view: The suffix in the file's name, as in model_inner.safetensors or model_best.safetensors. "":
+                model.safetensors, the final model.
         """
-        write_tensors(self.path / f"{add_suffix('model', view)}.safetensors", dict(named), {"format": "pt"})
+        write_tensors(self.path / f"{add_suffix('model', view)}.safetensors", dict(arrays), {"format": "pt"})
 
     def finish(
         self, result: Mapping[str, Any], view: str = "", *, pictures: bool = True, tally: Tally | None = None
     ) -> None:
-        """Draw the pictures and write result.json last: its presence means that the run completed.
+        """Draw the pictures, and write result.json last: it exists only if the run completed.
 
         Args:
-            view: whose curves to draw; "" is the model itself.
-            pictures: whether to draw; without matplotlib the pictures are left out.
-            tally: the scores that the result's figures are of, if it has any.
+            result: The content of result.json.
+            view: The view whose curves are drawn. "": the model itself.
+            pictures: Whether to draw pictures. Without matplotlib none are drawn.
+            tally: The counted scores of the figures in the result, if it has figures.
         """
         self._events.close()
         wanted = [MATPLOTLIB, TENSORBOARD] if pictures else [TENSORBOARD]
@@ -247,7 +270,7 @@ class RunDirectory:
 
             draw_run(self.path, self.lines(), result, view, tally)
         if missing:
-            log(INFO, "left out what %s would have made: %s", " and ".join(missing), install("reports"))
+            log(INFO, "left out the files that need %s: %s", " and ".join(missing), install("reports"))
         (self.path / "failure.json").unlink(missing_ok=True)  # a run that was stopped may still complete
         self._write_json("result.json", result)
         if self._tracker is not None:
@@ -255,8 +278,12 @@ class RunDirectory:
         self.close()
 
     def fail(self, reason: str) -> None:
-        """Write why a run ended without a result, unless it has an outcome already or the disk is full."""
-        if not self.ended:  # after `flwr stop` rounds continue for a moment and fail again, on something closed
+        """Write failure.json, unless the run already has a result or a failure, or the disk is full.
+
+        Args:
+            reason: The reason why the run has no result.
+        """
+        if not self.ended:  # after `flwr stop` the rounds continue for a moment, and fail a second time
             with contextlib.suppress(DiskFullError):
                 self._write_json("failure.json", {"reason": reason})
         with contextlib.suppress(OSError):
@@ -270,13 +297,13 @@ class RunDirectory:
 
 
 def _taken(path: Path) -> ConfigError:
-    way_out = "choose another run-name (or --out), or continue it with resume=true"
-    got = f"{path}, which already holds a run"
-    return ConfigError("run-name", got=got, allowed="a name of no run", hint=way_out)
+    got, allowed = f"{path}, which already contains a run", "a directory without a run"
+    hint = "choose another run-name (or --out), or set resume=true to continue that run"
+    return ConfigError("run-name", got=got, allowed=allowed, hint=hint)
 
 
 def _folder_name(text: str) -> str:
-    """A text as a folder's name: the names of parts of a user's own have colons, and paths slashes."""
+    """Return a text as a folder's name. Names of a user's own strategies and data sets contain colons and slashes."""
     return re.sub(r"[^\w.-]+", "-", text)
 
 

@@ -1,4 +1,4 @@
-"""Checkpoints, from which a resumed run continues. Each checkpoint is a sealed file."""
+"""Checkpoints, from which a resumed run continues. Each is a sealed file: `apps.sites.files` detects any change."""
 
 import json
 from collections.abc import Mapping
@@ -23,13 +23,13 @@ _SELECTED = "selected"
 
 @dataclass(frozen=True)
 class Checkpoint:
-    """A run after a round.
+    """The state of a run after a round.
 
     Attributes:
         server_round: The round.
         model: The model.
         state: The strategy's state.
-        sites: The rounds of the clients' memories, a `SiteStates`.
+        sites: The rounds in which the clients' memories were stored: the arrays of a `SiteStates`.
         best: The best value of each metric.
         choice: The run's choices on validation rows.
         data: Fingerprints of the run's data. None in a checkpoint of an older release, or for vertical runs.
@@ -55,8 +55,8 @@ def snapshot(
 ) -> Checkpoint:
     """Return the checkpoint of a run after a round; the arguments are the attributes of `Checkpoint`."""
     sites = strategy.states if strategy.states.kept.any() or strategy.states.since.any() else None
-    kept, known = ({} if payload is None else payload.arrays() for payload in (strategy.snapshot(), sites))
-    return Checkpoint(server_round, model, kept, known, best, choice, data)
+    state, memories = ({} if payload is None else payload.arrays() for payload in (strategy.snapshot(), sites))
+    return Checkpoint(server_round, model, state, memories, best, choice, data)
 
 
 def restore(strategy: PayloadStrategy, checkpoint: Checkpoint, like: list[FloatArray]) -> None:
@@ -68,7 +68,7 @@ def restore(strategy: PayloadStrategy, checkpoint: Checkpoint, like: list[FloatA
         like: A model of the run, whose shapes and number types the checkpoint's models must have.
 
     Raises:
-        ValueError, LookupError: The checkpoint is not of such a run.
+        ValueError, LookupError: The checkpoint does not fit the run.
     """
     check_model(checkpoint.model, like)
     if strategy.state_type is None and checkpoint.state:
@@ -148,7 +148,7 @@ def _name(model: list[FloatArray]) -> dict[str, NDArray[Any]]:
 
 
 def _read_model(path: Path, part: str, parts: Mapping[str, dict[str, NDArray[Any]]]) -> list[FloatArray]:
-    named = parts.get(part, {})
-    if tuple(sorted(named, reverse=True)) not in (MODEL_ARRAYS[:1], MODEL_ARRAYS):
-        raise PayloadError(f"{path}: {part} of {sorted(named)}, expected {list(MODEL_ARRAYS)}")
-    return [named[name] for name in MODEL_ARRAYS if name in named]
+    arrays = parts.get(part, {})
+    if tuple(sorted(arrays, reverse=True)) not in (MODEL_ARRAYS[:1], MODEL_ARRAYS):
+        raise PayloadError(f"{path}: {part} of {sorted(arrays)}, expected {list(MODEL_ARRAYS)}")
+    return [arrays[name] for name in MODEL_ARRAYS if name in arrays]

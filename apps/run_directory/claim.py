@@ -1,4 +1,4 @@
-"""A run's claim to its directory: no two processes write to it, and no run replaces files of another origin."""
+"""A run's claim to its directory: only one process writes to it, and a run never replaces files of other origin."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ _BUSY = (errno.EAGAIN, errno.EACCES)
 
 
 class DirectoryClaim:
-    """A lock on the token file of a run directory. The system drops it when the process ends, in any way.
+    """A lock on the token file of a run directory. The system releases the lock when the process ends or crashes.
 
     Args:
         path: The run directory, which exists.
@@ -33,13 +33,13 @@ class DirectoryClaim:
         except OSError as error:
             if error.errno in _BUSY:
                 self.release()
-                got, allowed = f"{path}, to which another run is writing now", "a directory without a run under way"
-                hint = "choose another run-name (or --out), or wait for the end of that run"
+                got, allowed = f"{path}, to which another run is writing now", "a directory to which no run is writing"
+                hint = "choose another run-name (or --out), or wait until that run has ended"
                 raise ConfigError("run-name", got=got, allowed=allowed, hint=hint) from None
             # the file system has no locks, so two runs that start at the same moment are not detected
 
     def write_token(self) -> None:
-        """Write a token, unless the file has one."""
+        """Write a random token, unless the file already contains a token."""
         if not is_token(os.pread(self._file, 64, 0).decode(errors="replace")):
             os.ftruncate(self._file, 0)
             os.pwrite(self._file, uuid.uuid4().hex.encode(), 0)
@@ -67,7 +67,7 @@ def check_origin(path: Path) -> None:
     if (path / TOKEN).exists():
         return
     models = [file.name for file in sorted(path.glob("model*.safetensors"))]
-    if found := [name for name in _WRITTEN if (path / name).exists()] + models:
-        got = f"{path}, which has {', '.join(found)} but is not a run directory"
-        allowed = "a new or empty directory, or another directory without such files"
+    if files := [name for name in _WRITTEN if (path / name).exists()] + models:
+        got = f"{path}, which contains {', '.join(files)} but is not a run directory"
+        allowed = "a new directory, or a directory without files of these names"
         raise ConfigError("run-name", got=got, allowed=allowed, hint="choose another run-name (or --out)")

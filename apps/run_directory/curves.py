@@ -1,6 +1,6 @@
-"""The pictures of a run by round: its ranking metrics and its loss, and the figures of its sites.
+"""Pictures of a run's metrics by round: curves.png of all rows, and sites.png of each site.
 
-They do not use pyplot, whose state belongs to the main thread.
+This module does not use pyplot, whose state belongs to the main thread.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ _MOST_SITES = 12
 
 
 def rows_in_words(config: Mapping[str, Any]) -> str:
-    """Return words for the rows on which a run evaluates its models.
+    """Describe the rows on which a run evaluates its models.
 
     Args:
         config: The keys of its config.toml.
@@ -56,7 +56,7 @@ def draw_curves(
         lines: The lines of metrics.jsonl.
         path: The file.
         title: The title.
-        rows: Words for the evaluated rows, see `rows_in_words`.
+        rows: A description of the evaluated rows, from `rows_in_words`.
         view: The view whose metrics are drawn. "" is the model itself.
         selected: The round of the selected model, which is marked. None: no selected model.
     """
@@ -91,14 +91,14 @@ def draw_sites(
     selected: int | None = None,
     names: Mapping[str, str] | None = None,
 ) -> None:
-    """Draw each site's AUC and Brier score by round as a PNG file; of many sites only the worst and the best.
+    """Draw each site's AUC and Brier score by round as a PNG file. Of many sites, draw only the worst and the best.
 
     Args:
-        lines: As for `draw_curves`.
-        path: As for `draw_curves`.
-        title: As for `draw_curves`.
-        rows: As for `draw_curves`.
-        selected: As for `draw_curves`.
+        lines: The lines of metrics.jsonl.
+        path: The file.
+        title: The title.
+        rows: A description of the evaluated rows, from `rows_in_words`.
+        selected: The round of the selected model, which is marked. None: no selected model.
         names: The names of sites, by partition id as text.
     """
     from matplotlib import colormaps
@@ -111,14 +111,14 @@ def draw_sites(
             for site in figures["sites"]:
                 if site[name] is not None:
                     curves.setdefault(site["partition"], {})[server_round] = site[name]
-        for place in _choose(curves):
-            color = colormaps["tab20"](place % 20)
+        for partition in _choose(curves):
+            color = colormaps["tab20"](partition % 20)
             axes.plot(
-                *zip(*curves[place].items(), strict=True),
+                *zip(*curves[partition].items(), strict=True),
                 color=color,
                 linewidth=1,
                 marker=".",
-                label=escape(label_site(place, names)),
+                label=escape(label_site(partition, names)),
             )
         everyone = [(server_round, figures["all"][name]) for server_round, figures in rounds]
         axes.plot(*zip(*everyone, strict=True), linewidth=2.5, color="black", label="all")
@@ -135,12 +135,12 @@ def escape(label: str) -> str:
 
 
 def _choose(curves: Mapping[int, Mapping[int, float]]) -> list[int]:
-    """Return the sites to draw: all sites or, of many, the lowest and the highest in the last round with figures."""
+    """Return the sites to draw: all, or of many the lowest and the highest in the last round with figures."""
     if len(curves) <= _MOST_SITES:
         return sorted(curves)
     last = max(max(curve) for curve in curves.values())
-    there = [place for place, curve in curves.items() if last in curve]
-    return [choose(there, key=lambda place: curves[place][last]) for choose in (min, max)]
+    measured = [site for site, curve in curves.items() if last in curve]
+    return [choose(measured, key=lambda site: curves[site][last]) for choose in (min, max)]
 
 
 def _panels(ratios: tuple[int, int]) -> tuple[Figure, Axes, Axes]:

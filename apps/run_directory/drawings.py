@@ -1,6 +1,6 @@
 """The pictures of a finished run: its curves and, with ``site-metrics``, ROC curves and reliability diagrams.
 
-They do not use pyplot, whose state belongs to the main thread.
+This module does not use pyplot, whose state belongs to the main thread.
 """
 
 from __future__ import annotations
@@ -105,7 +105,7 @@ def _draw_roc(axes: Axes, result: Mapping[str, Any], tally: Tally) -> None:
 
 def _draw_reliability(axes: Axes, result: Mapping[str, Any], tally: Tally) -> None:
     for figures, style in _lines(result):
-        points = [(one["predicted"], *one["observed"]) for one in figures["reliability"]]
+        points = [(group["predicted"], *group["observed"]) for group in figures["reliability"]]
         predicted, observed, low, high = np.array(points).T
         axes.plot(predicted, observed, marker=".", **style)
         if "partition" not in figures:

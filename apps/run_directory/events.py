@@ -13,7 +13,7 @@ TENSORBOARD = "tensorboard"  # in the extra "reports"
 
 
 def numbers_of(line: Mapping[str, Any]) -> dict[str, float]:
-    """Return the numbers of a line of metrics.jsonl by name, except its round. A site's figure is ``sites/2/auc``."""
+    """Return the numbers of a line of metrics.jsonl by name, except the round. Site 2's AUC is ``sites/2/auc``."""
     figures = line.get(ROUND_FIGURES, {"sites": []})["sites"]
     of_sites = {f"sites/{site['partition']}/{name}": site[name] for site in figures for name in FIGURES}
     numbers = {name: value for name, value in line.items() if name != "round"} | of_sites
@@ -21,7 +21,7 @@ def numbers_of(line: Mapping[str, Any]) -> dict[str, float]:
 
 
 class Events:
-    """A writer of events, if TensorBoard is installed. The first event creates a file.
+    """A writer of TensorBoard events. Without TensorBoard it writes nothing. The first event creates the file.
 
     Args:
         folder: The folder of the events.
@@ -32,7 +32,7 @@ class Events:
         self._writer: Any = None
 
     def write(self, line: Mapping[str, Any]) -> None:
-        """Write a round's numbers as a single event. ``SummaryWriter.add_scalar`` is slower, with an event for each."""
+        """Write a round's numbers as a single event: ``SummaryWriter.add_scalar`` is slower (an event each)."""
         if not importable(TENSORBOARD):
             return
         # imported here, since the import takes a second

@@ -29,7 +29,7 @@ class History:
         directory: The run directory, to which the lines are written.
         rounds: The number of rounds.
         view: The view whose metrics the log shows. "" is the model itself.
-        steps: The keys of step sizes, in words.
+        steps: The names of the keys of step sizes, for warnings.
 
     Attributes:
         best: The best value of each metric.
@@ -60,7 +60,7 @@ class History:
         self.warnings.append(f"round {server_round}: {text}")
 
     def read(self, best: Mapping[str, float]) -> None:
-        """Read the lines of a resumed run.
+        """Restore the history of a resumed run from the lines of its directory.
 
         Args:
             best: The best metrics in its checkpoint.
@@ -78,7 +78,7 @@ class History:
 
         Args:
             server_round: The round.
-            report: The round's report.
+            report: The strategy's report of the round's clients and bytes.
             metrics: The metrics by name. Empty if the round was not evaluated.
             begun: The reading of ``time.perf_counter`` at the round's beginning.
             exchange: The seconds during which the server waited for clients.
@@ -103,7 +103,7 @@ class History:
             "server_seconds": seconds - exchange,
             **report.extras,
         }
-        # writing an event takes longer than writing the line, and a round without metrics has little to draw
+        # an event takes longer to write than the line, so rounds with nothing to draw have no event
         notable = bool(metrics or report.dropped or report.state_lost)
         self.directory.append(line, event=notable)
         if notable:
@@ -122,7 +122,13 @@ class History:
         log(INFO, "round %*d/%s  %s  %s  %.2f s", width, server_round, self.rounds, measured, sites, seconds)
 
     def result(
-        self, config: RunConfig, engine: str, roster: Roster, made: int, found: Mapping[str, Any], report: RoundReport
+        self,
+        config: RunConfig,
+        engine: str,
+        roster: Roster,
+        last_round: int,
+        entries: Mapping[str, Any],
+        report: RoundReport,
     ) -> dict[str, Any]:
         """Return the content of result.json.
 
@@ -130,8 +136,8 @@ class History:
             config: The run config.
             engine: The name of the engine that carried the messages.
             roster: The sites that joined.
-            made: The last round.
-            found: Further entries about the final models.
+            last_round: The last round.
+            entries: Further entries about the final models.
             report: The report of the exchanges after the last round.
         """
         warnings = [*self.watch.lasting, *self.warnings]
@@ -141,10 +147,10 @@ class History:
             "dataset": config.data.dataset,
             "seed": config.training.seed,
             "engine": engine,
-            "rounds": made,
+            "rounds": last_round,
             "metrics": self.metrics,
             "best": self.best,
-            **found,
+            **entries,
             "bytes_up": self.bytes_up + report.bytes_up,
             "bytes_down": self.bytes_down + report.bytes_down,
             "wall_seconds": time.perf_counter() - self.started,
@@ -158,7 +164,7 @@ class History:
         }
 
     def tell_result(self, result: Mapping[str, Any], config: RunConfig) -> None:
-        """Log the figures of sites and, in the last line, the metrics and the missing sites."""
+        """Log the figures of sites and, in the last line, the metrics and the sites that dropped out."""
         for text in describe_in_words(result, config):
             log(INFO, "%s", text)
         missing = in_words(result["dropped"], result["rounds"], result["site_names"])
@@ -169,16 +175,16 @@ class History:
         if chosen := result.get("selected"):
             by = f"{chosen['metric']} {format_metric(chosen['metric'], chosen['value'])}"
             metrics = f"round {chosen['round']} of {result['rounds']} selected by {by}; {metrics}"
-        remark, place = f"{missing}; " if missing else "", self.directory.path / "result.json"
+        remark, file = f"{missing}; " if missing else "", self.directory.path / "result.json"
         outcome = f"{outcome}: {metrics} " if metrics else outcome
-        log(level, "%s in %.1f s; %ssee %s", outcome, result["wall_seconds"], remark, place)
+        log(level, "%s in %.1f s; %ssee %s", outcome, result["wall_seconds"], remark, file)
 
 
 def _training_rows(config: RunConfig, roster: Roster) -> list[dict[str, int]] | None:
-    """Return each site's number of training rows before round 1; None if sites have columns, or rows without labels."""
+    """Return each site's numbers of training rows. None if the sites have columns, or rows without labels."""
     if not config.algorithm.strategy.counts_samples or config.data.dataset in UNLABELLED:
         return None
     return [
-        {"partition": place, "rows": negatives + positives, "positives": positives}
-        for place, (negatives, positives) in enumerate(roster.class_counts.tolist())
+        {"partition": partition, "rows": negatives + positives, "positives": positives}
+        for partition, (negatives, positives) in enumerate(roster.class_counts.tolist())
     ]

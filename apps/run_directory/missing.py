@@ -1,4 +1,4 @@
-"""Summary of missing sites from the lines of metrics.jsonl, and warnings during a run."""
+"""Warnings about a run, from the lines of metrics.jsonl: sites that drop out, and metrics that indicate a mistake."""
 
 import math
 from collections.abc import Iterable, Iterator, Mapping
@@ -8,13 +8,13 @@ from apps.evaluation.metric_names import add_suffix
 from payloads.site_names import label_site
 from strategies.rounds.errors import advise
 
-# the number of consecutive rounds or evaluations that lead to a warning
+# the number of consecutive rounds or evaluations with the same problem that lead to a warning
 RUNNING = 3
 # AUC and standardised partial AUCs of scores without information
 CHANCE = 0.5
-# an AUC that no real question reaches within so few rounds
+# an AUC that a model of real data does not reach within so few rounds
 ANSWERED, FIRST_ROUNDS = 0.999, 3
-# limits of a sentence: the sites that it names, and the characters of a site's reason
+# the largest number of sites in a sentence, and the largest number of characters of a site's reason
 _NAMED, _LONGEST = 8, 160
 _BELOW = (
     f"auc has been below one half in {RUNNING} evaluations in a row: check that positive-label is the intended label "
@@ -25,12 +25,12 @@ _ANSWERED = (
     "rows occur among the test rows"
 )
 _CONSTANT = (
-    "the model gives every row the same score (auc is one half): it has learnt nothing, or too large steps have spoilt "
-    "it; check whether the features vary, and lower "
+    "the model gives every row the same score (auc is one half), as before training or after too large steps: check "
+    "whether the features vary, and lower "
 )
 _EXPLODED = "loss {now:.3g} on the evaluated rows, after {first:.3g} at first: the run diverges; lower "
 EXPLODING = 1000.0
-"""The factor of the loss, relative to the first loss or to 1, that leads to a warning."""
+"""A loss of more than this factor times the first loss, or times 1 if that is larger, leads to a warning."""
 LASTING = ("constant", "exploded")
 """The kinds of warnings that are also in result.json."""
 WITH_MISSING = "finished, with sites missing"
@@ -42,26 +42,26 @@ def dropped_sites(lines: Iterable[Mapping[str, Any]]) -> dict[str, dict[str, Any
     Returns:
         Partition id (as text) of each dropped site -> its number of ``rounds`` and the last ``reason``.
     """
-    found: dict[str, dict[str, Any]] = {}
+    sites: dict[str, dict[str, Any]] = {}
     for line in lines:
         for site, reason in line.get("dropped", {}).items():
-            found[site] = {"rounds": found.get(site, {"rounds": 0})["rounds"] + 1, "reason": reason}
-    return {site: found[site] for site in sorted(found, key=int)}
+            sites[site] = {"rounds": sites.get(site, {"rounds": 0})["rounds"] + 1, "reason": reason}
+    return {site: sites[site] for site in sorted(sites, key=int)}
 
 
 def in_words(dropped: Mapping[str, Mapping[str, Any]], rounds: int, names: Mapping[str, str] | None = None) -> str:
-    """Return the dropped sites in words, with the number of rounds and the reason.
+    """Describe the dropped sites, with the number of rounds and the last reason of each.
 
     Args:
         dropped: The dropped sites, from `dropped_sites`.
         rounds: The number of rounds of the run.
         names: The names of sites, by partition id as text.
     """
-    named = [
-        f"{label_site(site, names)} in {one['rounds']} of {rounds} rounds ({_cut(one['reason'])})"
-        for site, one in dropped.items()
+    texts = [
+        f"{label_site(site, names)} in {entry['rounds']} of {rounds} rounds ({_cut(entry['reason'])})"
+        for site, entry in dropped.items()
     ]
-    return "; ".join(named[:_NAMED]) + (f"; and {len(named) - _NAMED} more" if len(named) > _NAMED else "")
+    return "; ".join(texts[:_NAMED]) + (f"; and {len(texts) - _NAMED} more" if len(texts) > _NAMED else "")
 
 
 def _cut(reason: str) -> str:
@@ -69,11 +69,11 @@ def _cut(reason: str) -> str:
 
 
 class Watch:
-    """A watch over a run's rounds, which returns warnings for the user, each only once.
+    """The source of warnings about a run's rounds for the user. It gives each warning only once.
 
     Args:
         view: The view whose AUC the run shows. "" is the model itself.
-        steps: The keys of step sizes, in words.
+        steps: The names of the keys of step sizes, for the advice.
 
     Attributes:
         names: The names of sites, by partition id as text.
@@ -84,7 +84,7 @@ class Watch:
         self._view = view
         self._steps = steps
         self.names: Mapping[str, str] = {}
-        # site -> consecutive drops in rounds that asked it
+        # site -> the number of consecutive rounds that asked the site and dropped it
         self._dropped: dict[str, int] = {}
         self._below = 0  # consecutive evaluations with an AUC below 1/2
         self._first: float | None = None  # the first loss
@@ -98,16 +98,15 @@ class Watch:
             line: The round's line of metrics.jsonl.
             answered: The partition ids whose replies were used. Other sites were not asked, unless they were dropped.
         """
-        found = [*self._sites(line["dropped"], set(map(str, answered))), *self._scores(line)]
-        new = [text for what, text in found if what not in self._said]
-        lasting = [text for what, text in found if what in LASTING and what not in self._said]
-        self.lasting += [f"round {line['round']}: {text}" for text in lasting]
-        self._said |= {what for what, _ in found}
-        return new
+        warnings = dict([*self._sites(line["dropped"], set(map(str, answered))), *self._scores(line)])
+        new = {kind: text for kind, text in warnings.items() if kind not in self._said}
+        self.lasting += [f"round {line['round']}: {text}" for kind, text in new.items() if kind in LASTING]
+        self._said |= new.keys()
+        return list(new.values())
 
     def _sites(self, dropped: Mapping[str, str], answered: set[str]) -> Iterator[tuple[str, str]]:
-        kept = {site: count for site, count in self._dropped.items() if site not in answered}
-        self._dropped = kept | {site: self._dropped.get(site, 0) + 1 for site in dropped}
+        without_answer = {site: count for site, count in self._dropped.items() if site not in answered}
+        self._dropped = without_answer | {site: self._dropped.get(site, 0) + 1 for site in dropped}
         for site, reason in dropped.items():
             if self._dropped[site] >= RUNNING:
                 advice = advise(reason, self._steps)

@@ -1,4 +1,7 @@
-"""Checks of a run directory before a run is resumed in it: its settings and its lines of rounds."""
+"""Checks of a run directory before its run is resumed: the settings in config.toml, and the lines of metrics.jsonl.
+
+A resumed run must have the settings of its start, except the keys in `_FREE_KEYS`.
+"""
 
 import tomllib
 from collections.abc import Mapping, Sequence
@@ -8,7 +11,7 @@ from typing import Any
 from apps.run_config.algorithm import RunConfig
 from apps.run_config.settings import SHOWING_KEYS, ConfigError, flatten
 
-# numbers in every line of metrics.jsonl that a resumed run adds up
+# numbers in every line of metrics.jsonl, of which a resumed run computes the sums
 _COUNTED = ("bytes_up", "bytes_down")
 # keys that may differ between a run and its continuation
 _FREE_KEYS = {
@@ -30,28 +33,36 @@ _FREE_KEYS = {
 
 
 def not_resumable(key: str | Path, got: str, allowed: str, hint: str = "begin a new run") -> ConfigError:
-    """Return the error for something that a resumed run needs and cannot use."""
+    """Return the error for a file or key with which the run cannot be resumed.
+
+    Args:
+        key: The file or the key.
+        got: Its value or state.
+        allowed: The allowed value or state.
+        hint: The instruction for the user.
+    """
     return ConfigError(f"resume: {key}", got=got, allowed=allowed, hint=hint)
 
 
 def check_settings(directory: Path, config: RunConfig) -> None:
-    """Compare the run config with the one in a run directory.
+    """Check that the run config of a resumed run equals the run's config.toml, except free keys.
 
     Args:
         directory: The run directory.
-        config: The run config of the continuation. Keys that the file lacks count as their defaults.
+        config: The run config of the resumed run. A key that config.toml lacks has its default there.
 
     Raises:
-        ConfigError: There is no run, its config.toml cannot be read, or a key differs. Names the first such key.
+        ConfigError: The directory has no run, its config.toml cannot be read, or a key differs. The error names the
+            first such key.
     """
     path = directory / "config.toml"
     if not path.exists():
-        got, hint = f"true, but there is no run in {directory}", "set run-name (or --out), or leave resume out"
-        raise ConfigError("resume", got=got, allowed="true where there is one", hint=hint)
+        got, hint = f"true, but {directory} has no run", "set run-name (or --out) to an existing run, or remove resume"
+        raise ConfigError("resume", got=got, allowed="true with an existing run", hint=hint)
     try:
         before = flatten(tomllib.loads(path.read_text("utf-8")))
     except ValueError as error:
-        raise not_resumable(path, f"a file that cannot be read ({error})", "TOML") from None
+        raise not_resumable(path, f"a file that cannot be read ({error})", "a TOML file") from None
     now = flatten(config.resolve())
     fixed = any(part.fixes_rounds for part in (config.training, config.privacy, config.family))
     free = _FREE_KEYS - ({"num-server-rounds"} if fixed else set())
@@ -59,10 +70,11 @@ def check_settings(directory: Path, config: RunConfig) -> None:
     changed = sorted(k for k in before.keys() | now.keys() if k not in free and before.get(k) != now.get(k))
     if changed:
         key = changed[0]
-        was = f"{before[key]!r}, with which" if key in before else "no such key, without which"
-        instead = f"set {key} to {before[key]!r}" if key in before else f"leave {key} out"
-        allowed = f"{was} the run in {directory} was started"
-        raise not_resumable(key, repr(now.get(key)), allowed, f"{instead}, or begin a new run")
+        value, hint = f"{before[key]!r}, as" if key in before else "no such key, as", f"remove {key}"
+        if key in before:
+            hint = f"set {key} to {before[key]!r}"
+        allowed = f"{value} at the start of the run in {directory}"
+        raise not_resumable(key, repr(now.get(key)), allowed, f"{hint}, or begin a new run")
 
 
 def check_lines(path: Path, lines: Sequence[Mapping[str, Any]], covered: int) -> None:
@@ -70,14 +82,14 @@ def check_lines(path: Path, lines: Sequence[Mapping[str, Any]], covered: int) ->
 
     Args:
         path: The file, for the error.
-        lines: Its lines.
-        covered: The newest checkpoint's round.
+        lines: The lines of the file.
+        covered: The round of the newest checkpoint.
 
     Raises:
-        ConfigError: A line is missing, occurs twice, or lacks its bytes.
+        ConfigError: A line is missing, occurs twice, or lacks the numbers of bytes.
     """
     needed = [line for line in lines if line["round"] <= covered]
     counted = all(type(line.get(key)) is int for line in needed for key in _COUNTED)
     if not counted or [line["round"] for line in needed] != list(range(covered + 1)):
-        allowed = f"one of each round from 0 to the newest checkpoint's, {covered}, with {' and '.join(_COUNTED)}"
+        allowed = f"one line for each round from 0 to {covered} (the newest checkpoint), with {' and '.join(_COUNTED)}"
         raise not_resumable(path, f"{len(needed)} lines of rounds up to {covered}", allowed)

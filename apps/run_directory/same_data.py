@@ -1,4 +1,7 @@
-"""The check that a resumed run has the same data as at its start, by fingerprints in each checkpoint."""
+"""The check that a resumed run has the same data as at its start.
+
+Each checkpoint contains fingerprints (hashes and counts) of the data.
+"""
 
 import hashlib
 from collections.abc import Sequence
@@ -18,7 +21,8 @@ from problems.data import DataError, FederatedData
 from problems.data.fingerprints import DIGEST_BYTES, Fingerprint, digest_rows
 
 DATA, KEYS = "data", "keys"
-# A record contains fingerprints by the name of a site or "data", and under `KEYS` the marks of the sites' keys.
+# A record contains fingerprints by the name of a site or "data". Sites' fingerprints are keyed hashes. Under `KEYS` the
+# record has a mark (a hash) of each site's key, since fingerprints with different keys cannot be compared.
 Record = dict[str, Any]
 
 
@@ -29,11 +33,11 @@ def record(config: RunConfig, reports: Sequence[SiteReport]) -> Record:
 
 def record_data(data: FederatedData) -> Record:
     """Return the fingerprint of a data set that the server has, with its parts in the clients' order."""
-    held = [data.test, *([] if data.validation is None else [data.validation])]
-    parts = [*map(data.client, range(data.num_clients)), *held]
+    held_out = [data.test, *([] if data.validation is None else [data.validation])]
+    parts = [*map(data.client, range(data.num_clients)), *held_out]
     content = _hash([digest_rows(part.features, part.labels, [range(len(part))]) for part in parts])
     names = () if data.columns is None else data.columns.names
-    totals = [data.train, *held]
+    totals = [data.train, *held_out]
     classes = [count for part in totals for count in (len(part.negatives), len(part.positives))]
     columns = _hash([str(data.input_shape), *names])
     return {DATA: Fingerprint(columns, tuple(map(len, totals)), tuple(classes), content).to_json()}
@@ -48,13 +52,13 @@ def record_sites(reports: Sequence[SiteReport]) -> Record:
         columns = _hash([str(shape), *([] if report.columns is None else [report.columns.tobytes().hex()])])
         counted = [report.class_counts, report.held_out_counts, report.test_counts]
         classes = [counts.tolist() for counts in counted if counts is not None]
-        found = Fingerprint(columns, tuple(map(sum, classes)), tuple(chain(*classes)))
+        fingerprint = Fingerprint(columns, tuple(map(sum, classes)), tuple(chain(*classes)))
         if report.fingerprint is not None:
             whole = report.fingerprint.tobytes()
             mark, content = whole[:DIGEST_BYTES].hex(), whole[DIGEST_BYTES:].hex()
             record[KEYS][name] = mark
-            found = replace(found, content=content)
-        record[name] = found.to_json()
+            fingerprint = replace(fingerprint, content=content)
+        record[name] = fingerprint.to_json()
     return record
 
 
@@ -62,7 +66,7 @@ def compare_data(before: Record | None, now: Record, config: RunConfig) -> None:
     """Refuse to resume a run with other data, and warn about data that cannot be compared.
 
     Args:
-        before: The record in the checkpoint. None if a release without records wrote the checkpoint.
+        before: The record in the checkpoint. None in a checkpoint of an older release.
         now: The record of the resumed run.
         config: The run config.
 
@@ -70,15 +74,15 @@ def compare_data(before: Record | None, now: Record, config: RunConfig) -> None:
         ConfigError: The data differ. The error names the site or the file, and the difference.
     """
     if before is None:
-        log(WARNING, "resume: the checkpoint has no fingerprint of the data, so they are not compared")
+        log(WARNING, "resume: the checkpoint has no fingerprint of the data, so the data are not compared")
         return
-    here, there = (set(record) - {KEYS} for record in (now, before))
-    if here != there:
-        got, allowed = f"data of {_join(here)}", f"data of {_join(there)}, as at the start of the run"
+    sites_now, sites_before = (set(record) - {KEYS} for record in (now, before))
+    if sites_now != sites_before:
+        got, allowed = f"data of {_join(sites_now)}", f"data of {_join(sites_before)}, as at the start of the run"
         raise ConfigError("resume", got=got, allowed=allowed, hint="start the same sites, or begin a new run")
     keys, old_keys = ({**record.get(KEYS, {})} for record in (now, before))
     unknown = []
-    for name in sorted(here):
+    for name in sorted(sites_now):
         try:
             old, new = Fingerprint.from_json(before[name]), Fingerprint.from_json(now[name])
         except DataError as error:
@@ -87,10 +91,10 @@ def compare_data(before: Record | None, now: Record, config: RunConfig) -> None:
             unknown.append(name)
             new = replace(new, content="")
         if difference := old.find_difference(new):
-            place = f"dataset {config.data.dataset!r}" if name == DATA else name
+            source = f"dataset {config.data.dataset!r}" if name == DATA else name
             where = f" in {config.data.data_dir}" if name == DATA and config.data.data_dir else ""
             raise ConfigError(
-                f"resume: {place}",
+                f"resume: {source}",
                 got=f"{difference}{where} than the run in its checkpoint",
                 allowed="the data at the start of the run",
                 hint="restore the data, or begin a new run",

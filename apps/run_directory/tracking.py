@@ -1,4 +1,4 @@
-"""A run's settings, numbers and files in MLflow: on a tracking server, or in a folder."""
+"""The copy of a run's settings, metrics and files in MLflow: on a tracking server, or in a folder."""
 
 import json
 import os
@@ -18,10 +18,10 @@ from apps.run_directory.versions import versions
 from problems.errors import require
 from problems.files import write_atomic
 
-KEPT = "tracking.json"
+RECORD = "tracking.json"
 PAUSE = 60.0  # seconds from a failure to the next attempt
-# A server that does not answer must not delay the training for long, and MLflow's own limits are minutes. Telemetry is
-# off, and folders are allowed, since tracking-uri may name one. Variables that are already set are not changed.
+# Short limits, since MLflow's own limits are minutes, and a server that does not answer must not delay the training.
+# Telemetry is off. Folders are allowed, since tracking-uri may name a folder. Variables that the user has set stay.
 _ENVIRONMENT = {
     "MLFLOW_HTTP_REQUEST_TIMEOUT": "10",
     "MLFLOW_HTTP_REQUEST_MAX_RETRIES": "1",
@@ -33,9 +33,9 @@ _ARTIFACTS = ("config.toml", "metrics.jsonl", "columns.json", "model*.safetensor
 
 
 class Tracker:
-    """A run in MLflow. Failures do not end the run: the first failure is logged, and unsent data wait.
+    """A run in MLflow. A failure of MLflow does not end the run: it is logged, and unsent data are sent after a pause.
 
-    A resumed run continues in MLflow too, and only its missing rounds are added.
+    A resumed run continues its run in MLflow, and adds only the missing rounds.
 
     Args:
         config: The run config, with the server and the experiment.
@@ -51,7 +51,7 @@ class Tracker:
         self, config: RunConfig, folder: Path, engine: str, lines: Callable[[], Sequence[Mapping[str, Any]]]
     ) -> None:
         require("tracking-uri", "tracking", "mlflow")
-        self._place = {"uri": config.run.tracking_uri, "experiment": config.run.tracking_experiment}
+        self._destination = {"uri": config.run.tracking_uri, "experiment": config.run.tracking_experiment}
         self._config, self._folder, self._engine, self._lines = config, folder, engine, lines
         self._client: Any = None
         self._run = ""
@@ -86,7 +86,7 @@ class Tracker:
             self._attempt(lambda: self._end("FAILED", (), reason))
 
     def _attempt(self, call: Callable[[], None]) -> None:
-        """Call a function, unless the last attempt has just failed. Only the first of several errors is logged."""
+        """Call a function, unless an attempt failed less than `PAUSE` ago. Log only the first of successive errors."""
         if time.monotonic() < self._again:
             return
         try:
@@ -95,11 +95,11 @@ class Tracker:
             self._again = time.monotonic() + PAUSE
             if not self._failing:
                 text = "nothing is tracked at %s for now (%s); the run goes on"
-                log(WARNING, text, self._place["uri"], " ".join(str(error).split())[:300])
+                log(WARNING, text, self._destination["uri"], " ".join(str(error).split())[:300])
             self._failing = True
         else:
             if self._failing:
-                log(INFO, "tracked at %s again", self._place["uri"])
+                log(INFO, "tracked at %s again", self._destination["uri"])
             self._again, self._failing = 0.0, False
 
     def _send(self) -> None:
@@ -111,37 +111,37 @@ class Tracker:
             del self._parameters[:_PARAMETERS]
         now = int(time.time() * 1000)
         while self._waiting:
-            some = self._waiting[:_LINES]
-            found = [
+            batch = self._waiting[:_LINES]
+            metrics = [
                 Metric(_plain(name), value, now, line["round"])
-                for line in some
+                for line in batch
                 for name, value in numbers_of(line).items()
             ]
-            client.log_batch(self._run, metrics=found)
-            del self._waiting[: len(some)]
+            client.log_batch(self._run, metrics=metrics)
+            del self._waiting[: len(batch)]
 
     def _open(self) -> Any:
-        """Return the client, after the run was begun or found in MLflow."""
+        """Return MLflow's client, after the run was created in MLflow or found there."""
         for name, value in _ENVIRONMENT.items():
             os.environ.setdefault(name, value)
         from mlflow import MlflowClient  # imported here, since the import takes a second or two
 
         if self._client is None:
-            self._client = MlflowClient(tracking_uri=self._place["uri"])
+            self._client = MlflowClient(tracking_uri=self._destination["uri"])
         if not self._run:
-            there = self._find_again() if (self._folder / KEPT).exists() else None
-            if there is None:
+            sent = self._find_again() if (self._folder / RECORD).exists() else None
+            if sent is None:
                 self._begin()
-            self._waiting = [line for line in self._lines() if line["round"] not in (there or ())]
+            self._waiting = [line for line in self._lines() if line["round"] not in (sent or ())]
         return self._client
 
     def _find_again(self) -> set[int] | None:
-        """Return the rounds that MLflow already has; None if it does not have the run, or has another server."""
+        """Return the rounds that MLflow already has. None if it lacks the run, or the tracking keys changed."""
         from mlflow.exceptions import MlflowException
 
-        kept = json.loads((self._folder / KEPT).read_text("utf-8"))
-        run = kept.pop("run")
-        if kept != self._place:
+        record = json.loads((self._folder / RECORD).read_text("utf-8"))
+        run = record.pop("run")
+        if record != self._destination:
             return None
         try:
             self._client.update_run(run, status="RUNNING")
@@ -165,8 +165,8 @@ class Tracker:
         self._run = begun.info.run_id
         settings = flatten(self._config.resolve())
         self._parameters = [Param(_plain(key), str(value)) for key, value in settings.items()]
-        text = json.dumps({**self._place, "run": self._run}, indent=2) + "\n"
-        write_atomic(self._folder / KEPT, text.encode())
+        text = json.dumps({**self._destination, "run": self._run}, indent=2) + "\n"
+        write_atomic(self._folder / RECORD, text.encode())
 
     def _end(self, status: str, files: Iterable[Path], reason: str = "") -> None:
         self._send()

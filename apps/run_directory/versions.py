@@ -10,7 +10,7 @@ _PYPROJECT = Path(__file__).resolve().parents[2] / "pyproject.toml"
 
 
 def project_version() -> str:
-    """Return the version of the running code: of its checkout or app bundle, else of the installed package."""
+    """Return the project's version: from the checkout's or app bundle's pyproject.toml, else of the package."""
     try:
         project = tomllib.loads(_PYPROJECT.read_text("utf-8"))["project"]
         if project["name"] == NAME:
@@ -25,10 +25,10 @@ def project_version() -> str:
 
 def versions() -> dict[str, str]:
     """Return the versions of the software that determines a result."""
-    found = {"python": platform.python_version(), NAME: project_version()}
+    numbers = {"python": platform.python_version(), NAME: project_version()}
     for package in ("flwr", "torch", "numpy", "scikit-learn"):
         try:
-            found[package] = version(package)
+            numbers[package] = version(package)
         except PackageNotFoundError:
-            found[package] = "not installed"
-    return found
+            numbers[package] = "not installed"
+    return numbers

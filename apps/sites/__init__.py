@@ -1,1 +1,1 @@
-"""A node's data in a run, and the files and caches that it keeps of a run."""
+"""A node's data and settings, the checks of its owner's demands, and the files that it stores of runs."""

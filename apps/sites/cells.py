@@ -1,6 +1,7 @@
 """The least cell of a site with its own file: the smallest count of rows that the site reveals.
 
-The owner sets `least-cell` in the site's settings. No key of a run config can lower it.
+Smaller counts could identify persons. The owner sets ``least-cell`` in the site's settings. No key of a run config can
+lower it.
 """
 
 from collections.abc import Mapping
@@ -30,7 +31,7 @@ def least_cell(node: Mapping[str, Scalar]) -> int:
 
 
 def check_classes(rows: SiteRows, least: int) -> None:
-    """Refuse to train with too few rows of a class, since the training weights reveal the number of rows of each class.
+    """Refuse to train with too few rows of a class, since the weights in training reveal the rows of each class.
 
     Args:
         rows: The site's rows.
@@ -48,24 +49,24 @@ def check_classes(rows: SiteRows, least: int) -> None:
         )
 
 
-def held_out_counts(rows: SiteRows, places: NDArray[np.int64], least: int) -> NDArray[np.int64]:
+def held_out_counts(rows: SiteRows, indices: NDArray[np.int64], least: int) -> NDArray[np.int64]:
     """Return the numbers of held-out negatives and positives that a site reports.
 
     Args:
         rows: The site's rows.
-        places: The indices of the held-out rows.
+        indices: The indices of the held-out rows.
         least: The least cell.
 
     Returns:
         The numbers (2,). Both are 0 if a class has at least one row, but fewer than the least cell. The site then
         counts no scores.
     """
-    counts = np.array(rows.class_counts(places))
+    counts = np.array(rows.class_counts(indices))
     return np.zeros_like(counts) if is_small(counts, least) else counts
 
 
 def common_labels(rows: SiteRows, least: int) -> tuple[tuple[str, ...], tuple[str, ...]]:
-    """Return the negative and the positive label values that enough of a site's rows have.
+    """Return the negative and the positive label values that occur in enough rows of a site.
 
     Args:
         rows: The site's rows.
@@ -74,15 +75,15 @@ def common_labels(rows: SiteRows, least: int) -> tuple[tuple[str, ...], tuple[st
     Raises:
         DataError: A class has rows, but none of its label values has enough rows.
     """
-    named = []
+    common_values = []
     for values, counts in zip(rows.label_values, rows.label_rows, strict=True):
         common = tuple(value for value, count in zip(values, counts, strict=True) if count >= least)
         if values and not common:
             allowed = f"a value with at least {least} rows in each class ({LEAST} of the site's settings)"
             hint = f"merge rare labels, or let the site's owner set {LEAST} to 1"
-            raise DataError("labels", got="only rarer values in a class", allowed=allowed, hint=hint)
-        named.append(common)
-    return named[0], named[1]
+            raise DataError("labels", got="a class with only rare values", allowed=allowed, hint=hint)
+        common_values.append(common)
+    return common_values[0], common_values[1]
 
 
 def describe_left_out(rows: SiteRows, least: int) -> list[str]:
@@ -96,10 +97,10 @@ def describe_left_out(rows: SiteRows, least: int) -> list[str]:
     if rows.validation_rows is not None:
         parts = {"validation": rows.validation_rows, "test": rows.test_rows}
     lines = []
-    for name, places in parts.items():
-        if is_small(rows.class_counts(places), least):
+    for name, indices in parts.items():
+        if is_small(rows.class_counts(indices), least):
             text = f"a class has fewer than {least} rows ({LEAST})"
-            lines.append(f"left out of the {name} of models: all {len(places)} held-out rows, since {text}")
+            lines.append(f"left out of the {name} of models: all {len(indices)} held-out rows, since {text}")
     if constant := rows.nearly_constant(least):
         names = ", ".join(map(repr, constant))
         lines.append(f"reported as constant: {len(constant)} columns with fewer than {least} other cells: {names}")

@@ -1,7 +1,7 @@
-"""Files that are complete or absent: written under another name, flushed to disk, then renamed.
+"""Writing and reading of array files. A crash never leaves a partial file: it is written elsewhere, then renamed.
 
-A *sealed* file contains named arrays in safetensors. Its metadata contain its format, its version and a hash of all
-other content, so a truncated or changed file is detected.
+A *sealed* file is a safetensors file whose metadata contain a format, a version and a hash of all other content.
+Reading detects truncated and changed files.
 """
 
 import hashlib

@@ -1,4 +1,4 @@
-"""A site's fingerprint of its file: keyed digests, which a resumed run compares. The key never leaves the site."""
+"""A site's fingerprint of its file: keyed hashes, which a resumed run compares. The key never leaves the site."""
 
 import os
 from collections.abc import Mapping
@@ -21,11 +21,11 @@ KEY_FILE, KEY_BYTES = "fingerprint-key", 32
 def add_fingerprint(
     report: SiteReport, config: RunConfig, node: Mapping[str, Any], local: Mapping[str, Any]
 ) -> SiteReport:
-    """Return a site's report with keyed digests of its rows, if it has a file, and a folder for the key.
+    """Return a site's report with keyed hashes of its rows, if the site has its own file and a folder for the key.
 
     Args:
         report: The report.
-        config: The run config. Without checkpoints nothing is added.
+        config: The run config. A run without checkpoints gets the report without hashes.
         node: The node config.
         local: The paths in the message.
     """
@@ -35,13 +35,13 @@ def add_fingerprint(
     rows = own_rows(config, node, report.partition_id)
     parts = [rows.train_rows, rows.evaluated_rows, *([] if rows.validation_rows is None else [rows.test_rows])]
     key = _read_key(base / KEY_FILE)
-    mark = digest_rows(rows.features, rows.labels, [], key)  # the same for the same key
+    mark = digest_rows(rows.features, rows.labels, [], key)  # of no rows, so it depends only on the key
     content = digest_rows(rows.features, rows.labels, parts, key)
     return replace(report, fingerprint=np.frombuffer(bytes.fromhex(mark + content), dtype=np.uint8))
 
 
 def _read_key(path: Path) -> bytes:
-    """Return the key in a file that only its owner can read. A missing key is drawn."""
+    """Return the key in a file that only its owner can read. If the key is missing, draw a random key and store it."""
     with lock_file(path) as file:
         key = file.read()
         if len(key) != KEY_BYTES:

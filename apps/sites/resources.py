@@ -1,4 +1,4 @@
-"""Caches of a process: messages need not reload data or rebuild a model.
+"""Caches of data sets and models in a process, so messages need not load or build them again.
 
 Results do not depend on these caches: in a deployment a new process handles every message.
 """
@@ -116,7 +116,7 @@ def _site(spec: DataSpec, num_clients: int, partition_id: int, dtype: torch.dtyp
 
 
 def site(config: RunConfig, num_clients: int, partition_id: int) -> Site:
-    """Return a client's resident data on the run's device.
+    """Return a client's rows of the run's data set as tensors on the run's device. They stay in the cache.
 
     Raises:
         DataError: The data set cannot be loaded, or cannot be split in this way.
@@ -127,7 +127,7 @@ def site(config: RunConfig, num_clients: int, partition_id: int) -> Site:
 
 
 def skeleton(config: RunConfig, input_shape: tuple[int, ...], role: str = "") -> FlatModel:
-    """Return a cached model, one per thread and role. Load weights into it: it is not reset to the initial weights.
+    """Return a cached model, one per thread and role. Its weights are arbitrary: the caller must load weights.
 
     Args:
         config: The run config.
@@ -144,16 +144,16 @@ def skeleton(config: RunConfig, input_shape: tuple[int, ...], role: str = "") ->
 
 
 def turn(model: Trained) -> AbstractContextManager[object]:
-    """Return the lock for a client's training.
+    """Return the lock for a client's training, which lets models that draw random numbers train one at a time.
 
-    Torch's random generators belong to the process. Models that draw from them (dropout, or a user's own module) train
-    one at a time, so their numbers do not depend on the threads.
+    Torch's random generators belong to the process. With dropout, or with a user's own module that draws, the results
+    would otherwise depend on the order of the threads.
     """
     return _generator_lock if model.stochastic else nullcontext()
 
 
 def new_model(config: RunConfig, input_shape: tuple[int, ...]) -> FlatModel:
-    """Return a model with the run's seeded initial weights, and with the saddle's scalars if the loss has them.
+    """Return a model with the run's seeded initial weights. For minimax AUC losses it also has their scalars.
 
     Raises:
         ModelError: The run config's model cannot be built for samples of this shape, or cannot keep samples private.
@@ -175,7 +175,7 @@ def is_problem(config: RunConfig) -> bool:
 
 
 def own_problem(config: RunConfig, features: torch.Tensor, labels: torch.Tensor) -> FunctionOracle:
-    """Return the oracle of a minimax problem (see `is_problem`) on samples.
+    """Return the oracle (values and gradients) of a minimax problem (see `is_problem`) on samples.
 
     Raises:
         ProblemError: The user's problem cannot be used.

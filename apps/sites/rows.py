@@ -1,6 +1,8 @@
-"""Sites with rows: a share of the run's data set, or their own files.
+"""The data of sites that have rows: parts of the run's data set, or the sites' own files.
 
-A node reports the necessary facts about its file (`own_report`). The server may test on its own file."""
+A site with its own file reports the facts that all sites must agree on, such as columns and counts (`own_report`). The
+server may test the model on a file of the server.
+"""
 
 import json
 import threading
@@ -44,10 +46,10 @@ def reads_own(config: RunConfig) -> bool:
 
 
 def own_rows(config: RunConfig, node: Mapping[str, Any], partition_id: int) -> SiteRows:
-    """Return the rows of a node's file, read once per process and again after a change.
+    """Return the rows of a node's own file. A process reads the file once, and again after a change.
 
     Raises:
-        ConfigError: The node config does not name a file, or a value is not allowed.
+        ConfigError: The node config names no file, or a value is not allowed.
         DataError: The file cannot be used, or has too few rows of a class. The error names the partition.
     """
     own = SiteConfig.of(node)
@@ -56,10 +58,10 @@ def own_rows(config: RunConfig, node: Mapping[str, Any], partition_id: int) -> S
             f"partition {partition_id}: {DATA_PATH}",
             got=NOTHING,
             allowed=f"a path in every node config, since partition={OWN!r}",
-            hint=f"set {DATA_PATH}, such as '{DATA_PATH}=\"/srv/site.csv\"'; see {PAGE}",
+            hint=f"set {DATA_PATH} in the node config, such as '{DATA_PATH}=\"/srv/site.csv\"'; see {PAGE}",
         )
     spec = with_dialect(config.data, node)
-    if own.data.split_seed is not None:  # rows are held out even if the server tests on its own file
+    if own.data.split_seed is not None:  # data_dir="": hold rows out even if the server has a test file
         spec = replace(spec, seed=own.data.split_seed, data_dir="")
     try:
         rows = _read(own.data.data_path, spec, partition_id)
@@ -70,12 +72,12 @@ def own_rows(config: RunConfig, node: Mapping[str, Any], partition_id: int) -> S
 
 
 def with_dialect(spec: DataSpec, node: Mapping[str, Any]) -> DataSpec:
-    """Return the run's data keys with the form of a node's own file.
+    """Return the run's keys of the data, with the form of a node's own csv file: separator, decimal mark and encoding.
 
     Args:
         spec: The run's keys of the data.
-        node: The node config. With ``split-seed`` only the node config counts: otherwise a server could compare several
-            ways of reading a file.
+        node: The node config. With ``split-seed`` the run config cannot set the form: otherwise a server could compare
+            the facts from several ways to read the file.
 
     Raises:
         ConfigError: A key of the node config has a wrong value, or ``split-seed`` does not allow the run's value.
@@ -105,8 +107,8 @@ def own_report(rows: SiteRows, partition_id: int, num_partitions: int, least: in
         least: The site's least cell.
 
     Raises:
-        DataError: There are too few rows to reveal means, or unfit labels (`_check_labels`). The error names the
-            partition.
+        DataError: There are too few rows to reveal means, or the labels may name persons (`_check_labels`). The error
+            names the partition.
     """
     try:
         statistics = rows.statistics(least)
@@ -115,7 +117,7 @@ def own_report(rows: SiteRows, partition_id: int, num_partitions: int, least: in
     except DataError as error:
         raise error.at(f"partition {partition_id}") from error
     names = ("counts", "means", "variances", "quantiles")
-    told = {} if statistics is None else {name: getattr(statistics, name) for name in names}
+    reported = {} if statistics is None else {name: getattr(statistics, name) for name in names}
     return SiteReport(
         identity=np.array([partition_id, num_partitions]),
         class_counts=np.array(rows.class_counts(rows.train_rows)),
@@ -127,7 +129,7 @@ def own_report(rows: SiteRows, partition_id: int, num_partitions: int, least: in
         negative_labels=encode_names(negative),
         positive_labels=encode_names(positive),
         least_cell=np.array([least]),
-        **told,
+        **reported,
     )
 
 
@@ -137,29 +139,31 @@ def encode_columns(preprocessing: Preprocessing) -> NDArray[np.uint8]:
 
 
 def _check_labels(rows: SiteRows) -> None:
-    """Raise DataError if label values, which leave the site, are so many or so long that they may name patients."""
+    """Raise DataError if label values, which are sent to the server, are so many or so long that they may be names."""
     values = sum(rows.label_values, ())
-    most = min(MOST_LABELS, max(2, len(rows.labels) // 2))
-    if len(values) > most or max(map(len, values)) > LONGEST_LABEL:
+    max_values = min(MOST_LABELS, max(2, len(rows.labels) // 2))
+    if len(values) > max_values or max(map(len, values)) > LONGEST_LABEL:
         got = f"{len(values)} different values, the longest of {max(map(len, values))} characters"
-        allowed = f"at most {most} values of at most {LONGEST_LABEL} characters, since label values leave the site"
+        allowed = f"at most {max_values} values of at most {LONGEST_LABEL} characters, since the server sees them"
         raise DataError("labels", got=got, allowed=allowed, hint="set label-column to the column of labels")
 
 
 def server_samples(config: RunConfig, schema: Schema) -> Samples:
-    """Return the rows of the server's own test file, ``data-dir``, scaled like the sites' rows.
+    """Return the rows of the server's test file, ``data-dir``, scaled in the same way as the sites' rows.
 
     Raises:
         DataError: The file cannot be used, lacks a class, or has other columns than the sites.
     """
     rows = _read(Path(config.data.data_dir).expanduser(), config.data, None)
-    here, there = (() if table is None else table.inputs for table in (rows.preprocessing, schema.preprocessing))
-    names = [tuple(feature.name for feature in features) for features in (here, there)]
-    shape = (len(there),) if there else schema.shape
+    own_features, site_features = (
+        () if table is None else table.inputs for table in (rows.preprocessing, schema.preprocessing)
+    )
+    names = [tuple(feature.name for feature in features) for features in (own_features, site_features)]
+    shape = (len(site_features),) if site_features else schema.shape
     if names[0] != names[1] or rows.shape != shape:
         differing = ", ".join(map(repr, sorted(set(names[0]) ^ set(names[1]))[:8]))
-        what = f"columns {differing}" if differing else f"shapes: {rows.shape}, {shape}"
-        got = f"{config.data.data_dir}, from which the sites' files differ in {what}"
+        difference = f"columns {differing}" if differing else f"shapes: {rows.shape}, {shape}"
+        got = f"{config.data.data_dir}, from which the sites' files differ in {difference}"
         raise DataError("data-dir", got=got, allowed="the columns and shapes of the sites", hint=f"see {PAGE}")
     if rows.pixel_max != schema.pixel_max:
         got, allowed = (describe_pixels(value) for value in (rows.pixel_max, schema.pixel_max))
@@ -172,8 +176,9 @@ def server_samples(config: RunConfig, schema: Schema) -> Samples:
     for name, count in zip(("negative", "positive"), rows.class_counts(rows.test_rows), strict=True):
         if not count:
             got = f"{config.data.data_dir}, which has no {name} row"
-            allowed = "both classes, since metrics need both"
-            raise DataError("data-dir", got=got, allowed=allowed, hint="set positive-label")
+            allowed = "rows of both classes, which the metrics need"
+            hint = "set positive-label, or set data-dir to a file with both classes"
+            raise DataError("data-dir", got=got, allowed=allowed, hint=hint)
     return rows.samples(rows.test_rows, _find_scales(schema.scaling))
 
 
@@ -189,7 +194,7 @@ def _find_scales(scaling: Scaling | None) -> Agreed | None:
 
 def format_of(config: RunConfig, schema: Schema) -> SampleFormat:
     """Return the form of the samples in the sites' files."""
-    # an npz file may contain pixels or other numbers, and a site's report does not distinguish them
+    # None for npz: such a file may contain pixels or other numbers, and a site's report does not distinguish them
     pixels = (
         None if config.data.dataset == "npz" else config.data.dataset == "image-folder" and schema.pixel_max is None
     )
@@ -199,9 +204,9 @@ def format_of(config: RunConfig, schema: Schema) -> SampleFormat:
 def _read(file: Path, spec: DataSpec, partition_id: int | None) -> SiteRows:
     if not file.is_absolute():
         got, allowed = f"{str(file)!r}, which is relative", "an absolute path, since an app runs in another folder"
-        raise DataError("data-dir, data-path", got=got, allowed=allowed, hint="set the absolute path")
-    found = file.stat() if file.exists() else None
-    changed = (0, 0) if found is None else (found.st_mtime_ns, found.st_size)
+        raise DataError("data-dir, data-path", got=got, allowed=allowed, hint="set the key to an absolute path")
+    status = file.stat() if file.exists() else None
+    changed = (0, 0) if status is None else (status.st_mtime_ns, status.st_size)
     with _load_lock:
         return _rows(str(file), changed, spec, partition_id)
 
@@ -216,7 +221,7 @@ def _rows(path: str, changed: tuple[int, int], spec: DataSpec, partition_id: int
 
 
 class _Same(NamedTuple):
-    """The scaling that all clients' messages share, compared by its bytes: arrays cannot be keys of a cache."""
+    """The scaling that all clients share, as a key of a cache: it is compared by its bytes."""
 
     agreed: Agreed | None
     content: tuple[tuple[str, bytes], ...]
@@ -230,15 +235,15 @@ class _Same(NamedTuple):
 
 @lru_cache(maxsize=64)
 def _site(rows: SiteRows, partition_id: int, same: _Same, dtype: torch.dtype, device: torch.device) -> Site:
-    def part(places: NDArray[np.int64]) -> Site:
-        samples = rows.samples(places, same.agreed)
+    def part(indices: NDArray[np.int64]) -> Site:
+        samples = rows.samples(indices, same.agreed)
         return Site.from_arrays(partition_id, samples.features, samples.labels, dtype=dtype, device=device)
 
-    def kept_out(places: NDArray[np.int64]) -> Site | None:
-        return part(places) if len(places) else None
+    def held_out(indices: NDArray[np.int64]) -> Site | None:
+        return part(indices) if len(indices) else None
 
-    test = None if rows.validation_rows is None else kept_out(rows.test_rows)
-    return replace(part(rows.train_rows), held_out=kept_out(rows.evaluated_rows), test=test)
+    test = None if rows.validation_rows is None else held_out(rows.test_rows)
+    return replace(part(rows.train_rows), held_out=held_out(rows.evaluated_rows), test=test)
 
 
 @lru_cache(maxsize=64)
@@ -247,35 +252,35 @@ def _with_least_cell(site: Site, least: int) -> Site:
 
 
 class RowSites(Sites):
-    """Clients with rows that have the same features. A node's process caches its rows."""
+    """The data of clients that have different rows with the same features. A node's process caches its rows."""
 
-    def hold(self, config: RunConfig, context: Context, place: tuple[int, int], scaling: Scaling | None) -> Site:
-        partition_id, num_partitions = place
+    def hold(self, config: RunConfig, context: Context, partition: tuple[int, int], scaling: Scaling | None) -> Site:
+        partition_id, num_partitions = partition
         if not reads_own(config):
             return site(config, num_partitions, partition_id)
         rows, agreed = own_rows(config, context.node_config, partition_id), _find_scales(scaling)
         arrays = {} if scaling is None else scaling.arrays()
         same = _Same(agreed, tuple((name, array.tobytes()) for name, array in arrays.items()))
         with _load_lock:
-            found = _site(rows, partition_id, same, dtype_of(config.training), device_of(config.training))
-            return _with_least_cell(found, least_cell(context.node_config))
+            data = _site(rows, partition_id, same, dtype_of(config.training), device_of(config.training))
+            return _with_least_cell(data, least_cell(context.node_config))
 
-    def report(self, config: RunConfig, context: Context, place: tuple[int, int]) -> SiteReport:
-        """Return a node's number of rows of each class; for its own file, `own_report`.
+    def report(self, config: RunConfig, context: Context, partition: tuple[int, int]) -> SiteReport:
+        """Return a node's numbers of rows of each class. For a node with its own file: `own_report`.
 
         Raises:
             ConfigError, DataError: As for `own_rows`, or the data set cannot be loaded.
         """
         if reads_own(config):
-            rows, least = own_rows(config, context.node_config, place[0]), least_cell(context.node_config)
+            rows, least = own_rows(config, context.node_config, partition[0]), least_cell(context.node_config)
             for line in describe_left_out(rows, least):
-                log(INFO, "partition %d: %s", place[0], line)
-            return own_report(rows, *place, least)
-        data = federated_data(config.data, place[1])
-        samples = data.client(place[0])  # no tensors before a site trains
+                log(INFO, "partition %d: %s", partition[0], line)
+            return own_report(rows, *partition, least)
+        data = federated_data(config.data, partition[1])
+        samples = data.client(partition[0])  # no tensors before a site trains
         counts = np.array([len(samples.negatives), len(samples.positives)])
-        name = encode_name(data.site_names[place[0]]) if data.site_names else None
-        return SiteReport(identity=np.array(place), class_counts=counts, name=name)
+        name = encode_name(data.site_names[partition[0]]) if data.site_names else None
+        return SiteReport(identity=np.array(partition), class_counts=counts, name=name)
 
     def model(self, config: RunConfig, site: Held) -> Trained:
         assert isinstance(site, Site)

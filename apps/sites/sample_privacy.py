@@ -1,4 +1,4 @@
-"""The limits of a site's owner on the budgets of samples, by keys of the site's settings.
+"""The limits that a site's owner sets on the privacy budgets of runs, by keys of the site's settings.
 
 ``largest-epsilon`` and ``largest-delta`` limit the budget of a run. ``largest-total-epsilon`` limits the sum over all
 runs on the site's file.

@@ -1,8 +1,11 @@
-"""The demands of a site's owner on secure sums.
+"""The demands of a site's owner on secure sums, in which the server sees only sums over sites.
 
-Keys of the node config: ``secure-sum=true`` demands runs whose server sees only sums. ``fewest-summed`` is the smallest
-number of clients in a sum. ``sum-peers`` is a file with the public keys of the sites that may take part. ``sum-key`` is
-a file with the site's own private key, whose public key other sites may have in their ``sum-peers``.
+The owner sets these keys of the node config:
+
+- ``secure-sum=true`` demands runs with secure sums.
+- ``fewest-summed`` is the smallest number of clients in a sum.
+- ``sum-peers`` is a file with the public keys of the sites that may take part.
+- ``sum-key`` is a file with the site's own private key. Other sites may list its public key in their ``sum-peers``.
 """
 
 from collections.abc import Callable, Mapping
@@ -48,6 +51,5 @@ def _read(path: Path, key: str, read: Callable[[bytes], T]) -> T:
         return read(path.read_bytes())
     except (OSError, ValueError, TypeError) as error:
         allowed = "a file of X25519 keys in PEM, such as `openssl genpkey -algorithm x25519` writes"
-        raise ConfigError(
-            key, got=f"{str(path)!r}: {error}", allowed=allowed, hint=f"set {key} to the absolute path of such a file"
-        ) from None
+        hint = f"set {key} to the absolute path of a PEM file"
+        raise ConfigError(key, got=f"{str(path)!r}: {error}", allowed=allowed, hint=hint) from None

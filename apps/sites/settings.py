@@ -1,6 +1,6 @@
-"""The settings of a site: one typed table for its data, its privacy, its part in vertical runs, and its process.
+"""The settings that a site's owner may set, as typed tables: data, privacy, vertical runs, and the site's process.
 
-A default applies if the owner of the site does not set the key.
+Keys that the owner does not set have defaults. docs/site-settings.md lists all keys.
 """
 
 from collections.abc import Callable, Mapping
@@ -27,10 +27,10 @@ from vertical.transport.addresses import Address
 CHANGE = "change the site's settings"
 _FIXES = "Fixes the same key of the run config: the site refuses a run with another value."
 _NAMES, _ADDRESS = "names with commas", "host:port, an IPv6 host in brackets, with a port of 1 to 65535"
-# The keys of the form of the site's own csv file, which may differ from the form in the run config.
+# the keys of the form of the site's own csv file, which may differ from the run config's keys of the same name
 DIALECT = ("separator", "decimal", "encoding")
-# Defaults of a party with its own file. The first sums reveal a single varying column, up to its scale. Two columns
-# take two looks at each row.
+# Defaults of a party with its own file. If only one column of a party varies, the first sums that it sends reveal the
+# column up to its scale. To determine two columns, peers need two sums for each row.
 DEFAULT_FEWEST_COLUMNS, DEFAULT_LARGEST_EMBEDDING = 2, 16
 
 
@@ -51,13 +51,13 @@ def _path(text: str) -> Path:
     return Path(text).expanduser()
 
 
-def _address(text: str, *others: str) -> str:
-    if text not in others:
+def _address(text: str, *special: str) -> str:
+    if text not in special:
         Address("tcp", text)
     return text
 
 
-def _name_some(key: str, text: str) -> tuple[str, ...]:
+def _parse_at_least_one(key: str, text: str) -> tuple[str, ...]:
     if not (names := parse_names(key, text)):
         raise ConfigError(key, got=NOTHING, allowed="at least one name", hint=f"add a name, or remove {key}")
     return names
@@ -103,12 +103,12 @@ class DataTable(Settings):
 
 
 class PrivacyTable(Settings):
-    """The settings that limit the runs of a site, and the facts that it reveals."""
+    """The settings that limit the runs of a site, and the facts that the site reveals."""
 
     allowed_strategies: str | None = setting("The strategies of the runs that the site takes part in.", None, _NAMES)
     most_handshakes: int = setting("The most handshakes over the life of the file. Needs state-dir. 0: any.", 0, ge=0)
     most_evaluations: int = setting(
-        "How often counts of held-out scores may leave the site, over the life of the file. Needs state-dir. 0: any.",
+        "The most evaluations, which send counts of scores, over the life of the file. Needs state-dir. 0: any.",
         0,
         ge=0,
     )
@@ -122,7 +122,9 @@ class PrivacyTable(Settings):
     sum_key: File = _file("The file of the site's private key for secure sums.")
     sum_peers: File = _file("The file of the public keys of the sites that may take part in a secure sum.")
     least_cell: int = setting("The least number of rows in a count that leaves the site. 1: any.", LEAST_CELL, ge=1)
-    verbose_errors: bool = setting("Whether errors that leave the site quote its log.", False)
+    verbose_errors: bool = setting(
+        "Whether the server gets the full text of the site's errors, which may quote rows.", False
+    )
 
 
 class VerticalTable(Settings):
@@ -131,11 +133,11 @@ class VerticalTable(Settings):
     labels: Annotated[tuple[str, ...], _parse_by(partial(parse_names, "labels"))] = setting(
         "The columns that may be a label. Without it the party is never active.", (), _NAMES
     )
-    columns: Annotated[tuple[str, ...] | None, _parse_by(partial(_name_some, "columns"))] = setting(
+    columns: Annotated[tuple[str, ...] | None, _parse_by(partial(_parse_at_least_one, "columns"))] = setting(
         "The columns that may be features. Without it all except the ids and the labels.", None, _NAMES
     )
     id_column: str = setting("Fixes vfb2.id-column of the run config.", "", "a name", min_length=1)
-    models: Annotated[tuple[str, ...], _parse_by(partial(_name_some, "models"))] = setting(
+    models: Annotated[tuple[str, ...], _parse_by(partial(_parse_at_least_one, "models"))] = setting(
         "The allowed values of vfb2.model.", NETWORKS, _NAMES
     )
     model: str = setting(
@@ -147,7 +149,7 @@ class VerticalTable(Settings):
     fewest_columns: int = setting("The fewest columns that vary over the rows.", DEFAULT_FEWEST_COLUMNS, ge=1)
     largest_embedding: int = setting("The largest vfb2.embedding.", DEFAULT_LARGEST_EMBEDDING, ge=1)
     most_looks: int = setting(
-        "How many numbers peers may learn about each row, in all runs. Needs state-dir. 0: any.", 0, ge=0
+        "The most numbers that peers may learn about each row, in all runs. Needs state-dir. 0: any.", 0, ge=0
     )
     fewest_parties: int = setting("The fewest parties of a run.", 0, ge=0)
     pinned_peers: Annotated[dict[str, str], _parse_by(parse_pins)] = setting(
@@ -157,7 +159,7 @@ class VerticalTable(Settings):
         "The only hosts to which the party connects. Without it any host.", (), "hosts with spaces"
     )
     largest_label_epsilon: float | None = setting("The largest vfb2.label-epsilon of a run.", gt=0)
-    allow_intersection: bool = setting("Whether to take part in runs that look for the common ids.", True)
+    allow_intersection: bool = setting("Whether to take part in runs that compute the parties' common ids.", True)
     allowed_maskings: Annotated[tuple[str, ...], _parse_by(parse_maskings)] = setting(
         "The allowed values of vfb2.masking.", (PAIRWISE, TWO_TREES), "pairwise, two-trees, or both with a comma"
     )
@@ -184,7 +186,9 @@ class ProcessTable(Settings):
     """The settings of a site's files and of its process."""
 
     state_dir: File = _file("The folder of the client's memory and of the disclosure ledger.")
-    stay: float = setting("How long a process waits for the next message, in seconds. 0: it ends at once.", 0.0, ge=0)
+    stay: float = setting(
+        "The seconds for which a process waits for the next message. 0: each message starts a new process.", 0.0, ge=0
+    )
 
 
 class SiteConfig(Settings):
@@ -203,13 +207,13 @@ class SiteConfig(Settings):
             node: The site's effective node config, see `apps.sites.site_config.effective`. Other keys are skipped.
 
         Raises:
-            ConfigError: A value has the wrong type, or is out of bounds. The error names all such keys.
+            ConfigError: Values have a wrong type or are out of bounds. The error names all such keys.
         """
         return _read(tuple((key, value, type(value)) for key, value in node.items() if key in KEYS))
 
 
 class SiteKey(NamedTuple):
-    """A key: its table, and its field in the table's model."""
+    """A setting's table, and its field in the table's model."""
 
     table: str
     field: FieldInfo
@@ -234,7 +238,7 @@ def _read(items: tuple[tuple[str, Scalar, type], ...]) -> SiteConfig:
 
 
 def list_faults(error: ValidationError) -> list[ConfigError]:
-    """Return an error for each key that a validation of `SiteConfig` refuses.
+    """Return one error for each key that the validation of `SiteConfig` refuses.
 
     Args:
         error: The validation's error.

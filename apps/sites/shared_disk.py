@@ -1,4 +1,4 @@
-"""Paths in a message. Only simulations use them: their clients share a disk with the server."""
+"""Paths in the server's messages. Only simulated clients use them, since they share a disk with the server."""
 
 import sys
 from typing import Any
@@ -13,12 +13,12 @@ _engines: list[bool] = []
 
 
 def share_disk() -> None:
-    """Let the clients of this process use their server's paths. An engine of a simulation calls this function."""
+    """Let the clients of this process use paths of the server. Engines of simulations call this function."""
     _engines.append(True)
 
 
 def shares_disk() -> bool:
-    """Return whether this process simulates its clients: in one of our engines, or in an actor of Flower."""
+    """Return whether this process simulates clients: in an engine of this project, or in an actor of Flower."""
     return bool(_engines) or CLIENT_ACTOR_MODULE in sys.modules
 
 
@@ -29,9 +29,9 @@ def read_paths(records: RecordDict) -> dict[str, Any]:
         records: The message's content.
 
     Raises:
-        PayloadError: A deployed site received paths. With them a server could name any folder of the site.
+        PayloadError: A deployed site received paths, with which the server could name any folder of the site.
     """
     paths = dict(find(records, LOCAL, ConfigRecord) or {})
     if paths and not shares_disk():
-        raise PayloadError(f"message with paths ({', '.join(sorted(paths))}), allowed: paths in a simulation only")
+        raise PayloadError(f"message with paths ({', '.join(sorted(paths))}): paths are allowed only in a simulation")
     return paths

@@ -1,7 +1,7 @@
-"""The settings of a site, read from its node config and from the TOML file that its ``site-config`` names.
+"""A reader of a site's settings, from the node config and from the TOML file that its key ``site-config`` names.
 
-The owner of the site keeps the file. `flower-supernode --node-config` skips text that it does not recognise, but this
-module refuses a file with any text that is not a setting. A key may also be in the node config itself.
+The owner of the site writes the file. `flower-supernode --node-config` silently skips text that it does not recognise.
+This module therefore refuses a file with an unknown key, and unknown keys of the node config that resemble a setting.
 """
 
 import difflib
@@ -21,16 +21,16 @@ from payloads.settings import kebab
 from problems.errors import did_you_mean
 from problems.toml_files import read_toml, reason_of
 
-# The smallest similarity, at most 1: "fewest-partys" has 0.89 to "fewest-parties", and "dataset-path" 0.857 to
-# "data-path".
+# The smallest similarity, at most 1, of a misspelt key: "fewest-partys" has 0.89 to "fewest-parties". "dataset-path",
+# which is another word, has 0.857 to "data-path".
 _ALIKE, _ALIKE_SITE_CONFIG = 0.86, 0.75
-# these keys differ between the sites of a federation, and stay on the command line
+# these keys differ between the sites of a federation, so they must be on the command line
 NODE_KEYS = ("partition-id", "num-partitions", SITE_CONFIG)
 KNOWN = frozenset((*KEYS, *NODE_KEYS))
 
 
 def at_site(context: Context) -> Context:
-    """Return a context with the effective node config of its site. Both contexts share their state.
+    """Return a copy of a context, with the effective node config of its site and the same state.
 
     Raises:
         ConfigError: As for `effective`.
@@ -41,27 +41,27 @@ def at_site(context: Context) -> Context:
 
 
 def effective(node: Mapping[str, Scalar]) -> dict[str, Scalar]:
-    """Return the settings of a site: its node config, and the file that it names. Each call reads the file.
+    """Return the settings of a site: its node config, and the keys of its file. Each call reads the file.
 
     Args:
         node: The node config.
 
     Raises:
         ConfigError: An unknown key resembles a known key, the file cannot be used, a key has two values, or a value is
-            not allowed. The site must then refuse the run: it does not know its owner's demands.
+            not allowed. The site must then refuse the run, since it does not know its owner's demands.
     """
     _check_names(tuple(node.items()))
-    given = read_site(node)
-    for key in sorted(given.keys() & node.keys()):
-        if type(given[key]) is not type(node[key]) or given[key] != node[key]:
-            got = f"{node[key]!r} in the node config and {given[key]!r} in {node[SITE_CONFIG]}"
+    settings = read_site(node)
+    for key in sorted(settings.keys() & node.keys()):
+        if type(settings[key]) is not type(node[key]) or settings[key] != node[key]:
+            got = f"{node[key]!r} in the node config and {settings[key]!r} in {node[SITE_CONFIG]}"
             raise ConfigError(key, got=got, allowed="a single value", hint=f"remove {key} from the node config")
-    SiteConfig.of({**node, **given})
-    return {**node, **given}
+    SiteConfig.of({**node, **settings})
+    return {**node, **settings}
 
 
 def read_site(node: Mapping[str, Scalar]) -> dict[str, Scalar]:
-    """Return the keys of the file that a node config names; {} if it does not name a file.
+    """Return the keys of the file that a node config names. {} if it names no file.
 
     Args:
         node: The node config.
@@ -71,31 +71,33 @@ def read_site(node: Mapping[str, Scalar]) -> dict[str, Scalar]:
     """
     if SITE_CONFIG not in node:
         return {}
-    named = node[SITE_CONFIG]
-    path = Path(str(named))
-    if not isinstance(named, str) or not path.is_absolute():
+    value = node[SITE_CONFIG]
+    path = Path(str(value))
+    if not isinstance(value, str) or not path.is_absolute():
         hint = f"set {SITE_CONFIG} to a path such as /srv/site.toml"
-        raise ConfigError(SITE_CONFIG, got=repr(named), allowed="the absolute path of a TOML file", hint=hint)
+        raise ConfigError(SITE_CONFIG, got=repr(value), allowed="the absolute path of a TOML file", hint=hint)
     try:
         content = read_toml(path)
     except (OSError, ValueError) as error:
         got = f"{path}: {reason_of(error)}"
         raise ConfigError(SITE_CONFIG, got=got, allowed="a TOML file that can be read", hint=CHANGE) from None
-    found, faults = _regroup(content)
-    if not found and not faults:  # an editor may empty a file for a moment while it writes
-        raise _refuse(SITE_CONFIG, f"{path}: no key", "a file with a key", "add a key, or remove site-config")
+    tables, faults = _regroup(content)
+    if not tables and not faults:  # refused, since an editor may empty a file for a moment while it writes
+        raise _refuse(
+            SITE_CONFIG, f"{path}: no key", "a file with at least one key", "add a key, or remove site-config"
+        )
     try:
-        SiteConfig.model_validate(found)
+        SiteConfig.model_validate(tables)
     except ValidationError as error:
         faults += list_faults(error)
     if faults:
         raise ConfigError.join([fault.at(str(path)) for fault in faults])
-    return {key: value for table in found.values() for key, value in table.items()}
+    return {key: value for table in tables.values() for key, value in table.items()}
 
 
 def _regroup(content: Mapping[str, Any]) -> tuple[dict[str, dict[str, Any]], list[ConfigError]]:
-    """Return the values of a file by table and key, and its faults. A key outside of all tables goes to its table."""
-    found: dict[str, dict[str, Any]] = {}
+    """Return the values of a file by table and key, and its faults. A key outside all tables is put in its table."""
+    tables: dict[str, dict[str, Any]] = {}
     faults = []
     pairs = [("", key, value) for key, value in content.items() if key not in TABLES]
     for table in TABLES:
@@ -109,12 +111,14 @@ def _regroup(content: Mapping[str, Any]) -> tuple[dict[str, dict[str, Any]], lis
             faults.append(_unknown(where, key, value))
         elif table not in ("", KEYS[key].table):
             allowed = f"a key of [{table}]"
-            faults.append(_refuse(where, f"a key of [{KEYS[key].table}]", allowed, f"move it to [{KEYS[key].table}]"))
-        elif key in found.setdefault(KEYS[key].table, {}):
+            faults.append(
+                _refuse(where, f"a key of [{KEYS[key].table}]", allowed, f"move {key} to [{KEYS[key].table}]")
+            )
+        elif key in tables.setdefault(KEYS[key].table, {}):
             faults.append(_refuse(where, f"{key} twice", "each key once"))
         else:
-            found[KEYS[key].table][key] = value
-    return found, faults
+            tables[KEYS[key].table][key] = value
+    return tables, faults
 
 
 def _unknown(where: str, key: str, value: Any) -> ConfigError:
@@ -123,7 +127,7 @@ def _unknown(where: str, key: str, value: Any) -> ConfigError:
     if isinstance(value, Mapping):
         allowed = ", ".join(f"[{table}]" for table in TABLES)
         return _refuse(where, "an unknown table", allowed, did_you_mean(key, TABLES, CHANGE))
-    allowed = f"the {len(KEYS)} of docs/site-settings.md"
+    allowed = f"the {len(KEYS)} keys in docs/site-settings.md"
     return _refuse(where, "an unknown key", allowed, did_you_mean(key, KEYS, CHANGE))
 
 
@@ -141,7 +145,7 @@ def _check_names(items: tuple[tuple[str, Scalar], ...]) -> None:
 
 
 def _similar(key: str, value: Scalar) -> str:
-    """Return the known key that an unknown key resembles, or "". More words resemble than for `did_you_mean`."""
+    """Return the known key that an unknown key resembles, or "". It accepts more words than `did_you_mean`."""
     table, _, name = (plain := kebab(key.lower())).rpartition(".")
     for word in (plain, name) if table in TABLES else (plain,):
         if meant := difflib.get_close_matches(word, sorted(KNOWN), n=1, cutoff=_ALIKE):
@@ -162,7 +166,7 @@ def list_settings(node: Mapping[str, Scalar]) -> list[tuple[str, Scalar, str]]:
     """
     settings = effective(node)
     order = [key for key in (*NODE_KEYS, *KEYS) if key in settings]
-    others = [key for key in settings if key not in KNOWN]
+    unknown = [key for key in settings if key not in KNOWN]
     return [(key, settings[key], "node config" if key in node else f"{node[SITE_CONFIG]}") for key in order] + [
-        (key, settings[key], "node config; not a key of this project, without effect") for key in others
+        (key, settings[key], "node config; not a key of this project, without effect") for key in unknown
     ]

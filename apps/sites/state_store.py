@@ -1,7 +1,8 @@
-"""Client memory on the site's own disk, with which a resumed run continues like an uninterrupted run.
+"""Client memory (the values that a client keeps between rounds) on the site's own disk.
 
-Keys and files call the memory state. There is a file per round, with the client, type and round in its metadata.
-docs/architecture.md explains the folders.
+With the memory, a resumed run continues like an uninterrupted run. In the names of keys and files the memory is called
+state. Each round has one file, with the client, type and round in its metadata. docs/architecture.md explains the
+folders.
 """
 
 import re
@@ -24,24 +25,24 @@ P = TypeVar("P", bound=Payload)
 
 
 def state_dir(node: Mapping[str, Any]) -> Path | None:
-    """Return the folder that a config names for a client's files; None if it does not name a folder.
+    """Return the ``state-dir`` of a node config: the folder for a client's files. None if the key is missing.
 
     Args:
         node: A node config, or the paths in a message.
     """
-    named = str(node.get(STATE_DIR, ""))
-    return Path(named).expanduser() if named else None
+    folder = str(node.get(STATE_DIR, ""))
+    return Path(folder).expanduser() if folder else None
 
 
 def base_folder(node: Mapping[str, Any], local: Mapping[str, Any]) -> Path | None:
-    """Return the folder of a client's files of all runs: its ``state-dir``, else the server's on the same disk.
+    """Return the folder of a client's files of all runs: its ``state-dir``, else a folder of a server on this disk.
 
     Args:
         node: The client's node config.
-        local: The paths in a message.
+        local: The paths in a message. Only a server on the same disk sends paths.
 
     Returns:
-        The folder. None if there is neither.
+        The folder. None if the node config and the message name no folder.
     """
     own, shared = state_dir(node), state_dir(local)
     return shared if own is None and shared is not None and shared.is_dir() else own
@@ -57,7 +58,7 @@ def client_folder(base: Path, token: str, client: int) -> Path:
 
     Args:
         base: The folder of all runs.
-        token: The run's token. It comes with a message, and must not let a server choose a folder outside the base.
+        token: The run's token. It comes from the server, which must not choose a folder outside ``base``.
         client: The client's partition id.
 
     Raises:
@@ -69,7 +70,12 @@ def client_folder(base: Path, token: str, client: int) -> Path:
 
 
 class StateStore:
-    """The saved memory of a client in ``folder``, by round."""
+    """A client's memory on disk, with one file for each round.
+
+    Args:
+        folder: The folder of the client's files of a run.
+        checkpoint_round: The round of the server's newest checkpoint, from which a resumed run would continue.
+    """
 
     def __init__(self, folder: Path, checkpoint_round: int) -> None:
         self.folder = folder
@@ -79,11 +85,11 @@ class StateStore:
     def of(
         cls, context: Context, config: Mapping[str, Any], local: Mapping[str, Any], partition_id: int
     ) -> Self | None:
-        """Return the store of a node; None if the run stores no memory.
+        """Return the store of a node. None if the run stores no memory on the node's disk.
 
         Args:
             context: The node's context.
-            config: The message's scalars. Without the round of a checkpoint, the run stores no memory on a disk.
+            config: The message's scalars. They name a checkpoint's round if the run stores memory on disks.
             local: The paths in the message. Their folder is used if the node config has no ``state-dir``.
             partition_id: The node's partition id.
         """
@@ -109,10 +115,10 @@ class StateStore:
         return {"owner": owner, "kind": kind.__name__, "round": str(server_round)}
 
     def save(self, server_round: int, state: Payload) -> None:
-        """Write a round's memory, and remove files that no resumed run can need any more.
+        """Write a round's memory, and remove files that a resumed run cannot need any more.
 
         Args:
-            server_round: The round that made the memory.
+            server_round: The round at whose end the client had this memory.
             state: The memory. Its secret fields are not written.
         """
         make_folder(self.folder, private=True)
@@ -123,9 +129,14 @@ class StateStore:
             self.file(number).unlink(missing_ok=True)
 
     def load(self, kind: type[P], since: int, before: int) -> tuple[P | None, int]:
-        """Return the newest memory made in rounds ``since`` to ``before`` - 1, and its round; or (None, 0).
+        """Return the newest memory of the rounds from ``since`` to ``before`` - 1, and its round; or (None, 0).
 
-        Later files belong to rounds that a resumed run repeats.
+        Files of later rounds are ignored: a resumed run repeats those rounds.
+
+        Args:
+            kind: The type of the memory.
+            since: The first round.
+            before: The round after the last round.
 
         Raises:
             PayloadError: The file is truncated, damaged, or belongs to another client or round.
@@ -133,9 +144,9 @@ class StateStore:
         eligible = [number for number in self.rounds() if since <= number < before]
         if not eligible:
             return None, 0
-        path, made = self.file(eligible[-1]), eligible[-1]
+        path, newest = self.file(eligible[-1]), eligible[-1]
         arrays, header = read_sealed(path, STATE_FORMAT, STATE_VERSION)
-        for name, wanted in self.describe(kind, made).items():
+        for name, wanted in self.describe(kind, newest).items():
             if header.get(name) != wanted:
                 raise PayloadError(f"{path}: {name} {header.get(name)!r}, expected {wanted!r}")
-        return kind.from_arrays(arrays), made
+        return kind.from_arrays(arrays), newest

@@ -1,6 +1,6 @@
-"""The forwarding of messages to a process that stays at a site between messages, see `apps.resident`.
+"""The forwarding of messages to the resident: a process that stays at a site between messages (`apps.resident`).
 
-This module is imported again for each message, so it imports nothing that takes long.
+Each message's process imports this module, so its own imports must be quick.
 """
 
 import contextlib
@@ -23,9 +23,9 @@ STAY, SITE_CONFIG = "stay", "site-config"
 
 
 def staying_seconds(node: Mapping[str, Any]) -> float:
-    """Return how many seconds a site's process waits for another message; 0: no process stays.
+    """Return how many seconds a site's resident waits for another message. 0: the site has no resident.
 
-    An invalid value also counts as 0. `apps.sites.site_config.effective` refuses it.
+    An invalid value also counts as 0. `apps.sites.site_config.effective` reports it as an error.
 
     Args:
         node: The node config, with or without the keys of its file.
@@ -35,7 +35,7 @@ def staying_seconds(node: Mapping[str, Any]) -> float:
 
 
 def look_up(node: Mapping[str, Any], table: str, key: str) -> Any:
-    """Return the value of a key in the file that a node config names, without any check; None without a value.
+    """Return the value of a key in the file that a node config names, without any check. None if it is missing.
 
     Args:
         node: The node config.
@@ -51,16 +51,16 @@ def look_up(node: Mapping[str, Any], table: str, key: str) -> Any:
 
 
 def ask(message: Message, context: Context, seconds: float) -> Message:
-    """Let the resident process answer a message. Start the process if it does not run.
+    """Let the resident answer a message. Start the resident if it does not run.
 
     Args:
         message: The message.
         context: The node's context. Its state is replaced by the state after the answer.
-        seconds: The idle time after which the process ends.
+        seconds: The idle time after which the resident ends.
 
     Raises:
         PermissionError: The folder of the socket belongs to another user.
-        RuntimeError: The process has ended without an answer.
+        RuntimeError: The resident has ended without an answer.
         Exception: The ClientApp's exception.
     """
     path = _socket_of(context, seconds)
@@ -80,7 +80,7 @@ def ask(message: Message, context: Context, seconds: float) -> Message:
 def _socket_of(context: Context, seconds: float) -> Path:
     folder = socket_base() / f"florilegium-{os.getuid()}"
     make_private(folder)
-    # each node of each run has one process, or another process after a change of the modules' path or of `stay`
+    # each node of each run has one resident; a change of the modules' path or of `stay` leads to a new resident
     about = (context.run_id, context.node_id, sorted(context.node_config.items()))
     return folder / "-".join(
         hashlib.sha256(repr(part).encode()).hexdigest()[:12] for part in (about, (sys.path, seconds))
@@ -88,7 +88,7 @@ def _socket_of(context: Context, seconds: float) -> Path:
 
 
 def _connect(path: Path) -> Connection | None:
-    """Return a connection to the process that listens at a path; None if there is no such process, or it is ending."""
+    """Return a connection to the resident that listens at a path. None if no resident runs, or it is ending."""
     try:
         connection = Client(str(path), family="AF_UNIX")
         connection.recv()
@@ -99,14 +99,14 @@ def _connect(path: Path) -> Connection | None:
 
 def _start(path: Path, seconds: float) -> Connection:
     for former in path.parent.glob(f"{path.name.partition('-')[0]}-*"):
-        former.unlink(missing_ok=True)  # this also ends a process with another path of modules or idle time
+        former.unlink(missing_ok=True)  # ends a resident that was started with other modules or another idle time
     done = subprocess.run(
         [sys.executable, "-m", "apps.resident", str(path), str(seconds), str(os.getppid())],
         env={**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, sys.path))},
         stdin=subprocess.DEVNULL,
-        start_new_session=True,  # the resident process must not end with this process
+        start_new_session=True,  # the resident must not end with this process
         check=False,
     )
     if connection := _connect(path):
         return connection
-    raise RuntimeError(f"no process stays at this site: it has ended at once, with code {done.returncode}")
+    raise RuntimeError(f"the process that should stay at this site ended at once, with exit code {done.returncode}")

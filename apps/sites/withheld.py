@@ -1,4 +1,4 @@
-"""The redaction of a site's errors: its log has the full text, but its answer quotes nothing of the rows."""
+"""The redaction of a site's errors: the site's log has the full text, but the answer to the server has no details."""
 
 import contextlib
 from collections.abc import Iterator, Mapping
@@ -21,13 +21,13 @@ from problems.models.zoo import ModelError
 from vertical.policy import RefusalError, StatedRefusalError
 
 VERBOSE = "verbose-errors"
-# errors of configs, messages, models and the disk, whose texts reveal nothing about the rows
-_TOLD: tuple[type[Exception], ...] = (ConfigError, PayloadError, SecureSumError, BudgetError, ModelError, DiskFullError)
-_TOLD += (DivergedScoresError, StatedRefusalError, SegmentError)
+# errors of configs, messages, models and the disk, whose texts are sent: they reveal nothing about the rows
+_SENT: tuple[type[Exception], ...] = (ConfigError, PayloadError, SecureSumError, BudgetError, ModelError, DiskFullError)
+_SENT += (DivergedScoresError, StatedRefusalError, SegmentError)
 
 
 class WithheldError(ValueError):
-    """An error in place of an error whose text stays at the site. It names only the kind or the keys."""
+    """An error that replaces another error, whose text stays at the site. It names only the type or the keys."""
 
 
 class WithheldRefusalError(WithheldError, RefusalError):
@@ -35,7 +35,7 @@ class WithheldRefusalError(WithheldError, RefusalError):
 
 
 def is_verbose(config: RunConfig, node: Mapping[str, Scalar]) -> bool:
-    """Return whether a node's errors leave it in full: if it has no file, or if its config allows it.
+    """Return whether a node sends errors in full: without an own file, or with ``verbose-errors`` in its config.
 
     Raises:
         ConfigError: A setting of the site has a wrong value.
@@ -48,8 +48,8 @@ def is_verbose(config: RunConfig, node: Mapping[str, Scalar]) -> bool:
 def withhold(config: RunConfig, node: Mapping[str, Scalar]) -> Iterator[None]:
     """Replace errors of the enclosed work that may reveal facts about the site's own file, and log them.
 
-    Errors of nodes without their own file are not replaced. For a party of a vertical run even the kind and the keys
-    would answer questions about its columns, so all its errors have the same form.
+    Errors of nodes without their own file are not replaced. For a party of a vertical run, even the type and the keys
+    of an error would answer questions about the party's columns, so all its errors have the same text.
 
     Raises:
         WithheldError: The enclosed work raised such an error.
@@ -59,12 +59,12 @@ def withhold(config: RunConfig, node: Mapping[str, Scalar]) -> Iterator[None]:
     try:
         yield
     except Exception as error:
-        if verbose or isinstance(error, _TOLD):
+        if verbose or isinstance(error, _SENT):
             raise
         if config.algorithm.sites.hold_columns:
             log(ERROR, "the server learns of this error, but not its text: %s: %s", type(error).__name__, error)
             kind = WithheldRefusalError if isinstance(error, RefusalError) else WithheldError
-            raise kind(f"party {node.get('partition-id')}: it cannot take part: its own log has the reason") from error
+            raise kind(f"party {node.get('partition-id')} cannot take part; its own log has the reason") from error
         log(ERROR, "the server learns only the kind of this error: %s: %s", type(error).__name__, error)
-        keys = [one.key for one in (error, *error.also)] if isinstance(error, InputError) else [type(error).__name__]
+        keys = [each.key for each in (error, *error.also)] if isinstance(error, InputError) else [type(error).__name__]
         raise WithheldError(f"{'; '.join(keys)}: this site's log has the reason") from error

@@ -183,7 +183,7 @@ def test_a_checkpoint_that_does_not_fit_is_refused(what: str, copy: Path) -> Non
 def test_the_refusal_says_how_to_go_on(copy: Path) -> None:
     path = copy / "checkpoints" / NEWEST
     path.write_bytes(path.read_bytes()[:-1])
-    assert "remove it to resume from the one before, if there is one" in refusal(copy)
+    assert "to resume from the checkpoint before it" in refusal(copy)
     path.unlink()
     assert [line["round"] for line in resumed(copy).lines] == [0, 1, 2, 3, 4]
 
@@ -242,7 +242,7 @@ def test_a_damaged_line_is_named(number: int, text: str, copy: Path) -> None:
 def test_the_lines_that_a_checkpoint_stands_for_are_all_there(kept: list[int], copy: Path) -> None:
     lines = (copy / "metrics.jsonl").read_text("utf-8").splitlines(keepends=True)
     (copy / "metrics.jsonl").write_text("".join(lines[number] for number in kept), "utf-8")
-    told = f"metrics.jsonl: got {len(kept)} lines of rounds up to 3, allowed: one of each round from 0 to "
+    told = f"metrics.jsonl: got {len(kept)} lines of rounds up to 3, allowed: one line for each round from 0 to "
     assert states(refusal(copy), told)
     (copy / "metrics.jsonl").write_text("".join(lines).replace('"bytes_up"', '"bytes_left"', 1), "utf-8")
     assert "with bytes_up and bytes_down" in refusal(copy)
@@ -253,22 +253,22 @@ def test_a_run_token_that_is_none_is_refused(token: bytes | None, copy: Path) ->
     (copy / "run-token").unlink()
     if token is not None:
         (copy / "run-token").write_bytes(token)
-    told = "got a file that is missing or damaged, allowed: 32 hexadecimal digits; begin a new run"
+    told = "got a missing or damaged file, allowed: a file with 32 hexadecimal digits; begin a new run"
     assert states(refusal(copy), f"resume: {copy / 'run-token'}: {told}")
 
 
 def test_a_config_cut_anywhere_is_refused(copy: Path) -> None:
     """A cut config is accepted only if it keeps its value: the last number is 0.0, or 0."""
     (copy / "config.toml").rename(copy / "kept.toml")
-    told = f"resume: got true, but there is no run in {copy}, allowed: true where there is one; set run-name"
-    assert states(refusal(copy), f"{told} (or --out), or leave resume out")
+    told = f"resume: got true, but {copy} has no run, allowed: true with an existing run; set run-name"
+    assert states(refusal(copy), f"{told} (or --out) to an existing run, or remove resume")
     (copy / "kept.toml").rename(copy / "config.toml")
     config = parse_run_config(flat_config(copy, {**CONFIG, "resume": True, "num-server-rounds": 4}))
     whole = (copy / "config.toml").read_bytes()
     assert whole.endswith(b" = 0.0\n")
     for length in (*range(len(whole) - len(b".0\n")), len(whole) - len(b"0\n")):
         (copy / "config.toml").write_bytes(whole[:length])
-        with refuses(ConfigError, r"^resume: .*(config\.toml|was started)"):
+        with refuses(ConfigError, r"^resume: .*(config\.toml|at the start of the run)"):
             RunDirectory.open(config)
 
 

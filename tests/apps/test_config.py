@@ -274,10 +274,13 @@ REFUSED: list[tuple[dict[str, Scalar], list[str]]] = [
         ["validation-fraction: got 0.2", "the server evaluates on its own file"],
     ),
     ({"select-by": "auc"}, ["select-by: got 'auc' without validation rows", "on test rows; set validation-fraction"]),
-    ({"patience": 3, "validation-fraction": 0.2}, ["patience: got 3, allowed: 0 without select-by", "set select-by"]),
+    (
+        {"patience": 3, "validation-fraction": 0.2},
+        ["patience: got 3, allowed: 0, since without select-by", "set select-by"],
+    ),
     (
         {"strategy": "vfb2-sgd", "select-by": "auc", "validation-fraction": 0.2},
-        ["select-by: got 'auc' with strategy 'vfb2-sgd', allowed: '', since its parties keep"],
+        ["select-by: got 'auc' with strategy 'vfb2-sgd', allowed: '', since the parties keep"],
     ),
     ({"loss": "p-norm-push", "fedx.surrogate": "psm"}, ["surrogate", "'psm'", "squared-hinge, logistic"]),
     ({"composite.parameters": ""}, ["composite.parameters", "''", "auto, all, or names"]),

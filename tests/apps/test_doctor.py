@@ -139,7 +139,7 @@ def test_keys(folder: Path, tmp_path: Path) -> None:
         key.chmod(mode)
         with refuses(WrongError, rf"other users can read \(mode {mode:o}\), .*; run chmod 600"):
             node_key(key)
-    with refuses(WrongError, "got no such key .*, allowed: a private key in OpenSSH's format"):
+    with refuses(WrongError, "got a file without such a key .*, allowed: a private key in OpenSSH's format"):
         node_key(folder / "tls" / "server.key")
     subprocess.run(["ssh-keygen", "-q", "-t", "ecdsa", "-N", "secret", "-f", tmp_path / "closed"], check=True)
     with refuses(WrongError, "without a passphrase"):
@@ -229,12 +229,12 @@ def test_certificates_that_do_not_belong_together(folder: Path, monkeypatch: pyt
 
 def test_files_and_ports_that_are_not_what_an_option_takes(folder: Path, tmp_path: Path) -> None:
     tls, closed = folder / "tls", tmp_path / "closed.key"
-    with refuses(WrongError, r"server\.key: got another content .*, allowed: a certificate in PEM"):
+    with refuses(WrongError, r"server\.key: got a file that is not PEM .*, allowed: a certificate in PEM"):
         certificate(tls / "server.key", tls / "ca.crt")
     subprocess.run(
         ["openssl", "pkey", "-aes256", "-passout", "pass:secret", "-in", tls / "server.key", "-out", closed], check=True
     )
-    with refuses(WrongError, r"closed\.key: got .*, allowed: a private key in PEM without a passphrase"):
+    with refuses(WrongError, r"closed\.key: got .*, allowed: a private key in PEM format without a passphrase"):
         certificate(tls / "server.pem", tls / "ca.crt", closed)
     with refuses(FileNotFoundError, r"none\.crt"):
         reachable("127.0.0.1:1", tmp_path / "none.crt")

@@ -163,20 +163,20 @@ def test_a_refused_message_spends_no_budget(tmp_path: Path) -> None:
     site = Asked(tmp_path / "run", {**BUDGET, "num-server-rounds": 1})
     work = site("train", present=True)
     before = dict(work.context.state.config_records[SPENT])
-    with pytest.raises(ValueError, match="a term of a sum, in a run with privacy.secure-sum=false"):
+    with pytest.raises(ValueError, match="a term of a secure sum in a run with privacy.secure-sum=false"):
         chain.run(work, take_part)
     assert dict(work.context.state.config_records[SPENT]) == before
 
 
 def test_a_feigned_sum_is_refused(ask: Asked) -> None:
     """A site would add less noise to a histogram that is a term of a sum."""
-    with pytest.raises(ValueError, match="a term of a sum, in a run with privacy.secure-sum=false"):
+    with pytest.raises(ValueError, match="a term of a secure sum in a run with privacy.secure-sum=false"):
         chain.run(ask("train", present=True), answer_at_once([]))
 
 
 def test_no_loss_leaves_beside_a_term_of_a_sum(tmp_path: Path) -> None:
     site = Asked(tmp_path / "run", {**SMALL, "privacy.secure-sum": True, "num-server-rounds": 1})
-    with pytest.raises(ValueError, match="asked for values outside of a secure sum"):
+    with pytest.raises(ValueError, match="values outside a secure sum"):
         chain.run(site("evaluate", present=True), answer_at_once([]))
 
 

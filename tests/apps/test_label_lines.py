@@ -64,7 +64,7 @@ def test_own_files_report_their_labels(tmp_path: Path) -> None:
         (DataSpec("breast-cancer"), (("benign",), ("malignant",)), ""),
         (DataSpec("csv"), (("0",), ("1",)), "the larger of two numbers"),
         (DataSpec("csv", positive_label="a"), (("b",), ("a",)), ""),
-        (DataSpec("csv", partition="own"), (("0",), ("1",)), "the default; positive-label names another"),
+        (DataSpec("csv", partition="own"), (("0",), ("1",)), "the default; set positive-label to choose another label"),
     ],
 )
 def test_a_guess_is_said_to_be_one(spec: DataSpec, labels: Any, reason: str) -> None:

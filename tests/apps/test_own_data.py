@@ -308,7 +308,7 @@ def test_labels_written_otherwise_at_one_site(nodes: list[dict[str, Scalar]], tm
     ("columns", "ill", "told"),
     [
         ({"age": "length"}, ["yes", "no"], "got no column 'age' of feature-columns"),
-        ({}, ["no", "no"], "has no positive row, allowed: both classes, since metrics"),
+        ({}, ["no", "no"], "has no positive row, allowed: rows of both classes, which the metrics"),
     ],
 )
 def test_a_test_file_that_does_not_fit(

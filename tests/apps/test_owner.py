@@ -254,7 +254,7 @@ def test_a_second_sum_for_a_step_is_refused_whatever_it_is_called(phase: str, tm
     assert last.content.config_records[CONFIG][ROUND] == 2
     for server_round in (1, 2):
         asked = content(config=ConfigRecord({**told, ROUND: server_round}))
-        assert f"round {server_round}, its own exchange: a second sum was asked for" in again(grid, last, asked)
+        assert f"round {server_round}, its own exchange: the server requested a second sum" in again(grid, last, asked)
     assert not again(grid, last, content(config=ConfigRecord({**told, ROUND: 3})))
 
 
@@ -271,7 +271,9 @@ def test_a_budget_outlives_a_restart_and_holds_for_all_runs(tmp_path: Path) -> N
         context.run_config.update(flat_config(tmp_path / "run-0", longer))
     assert states(again(grid, asked), "privacy.epsilon: got 2, with another budget, number of rounds")
     federate(tmp_path / "run-1", keys, nodes=nodes)
-    with refuses(RunFailedError, r"privacy.epsilon=2 after runs with 4 in all, allowed: 4.5 for all runs"):
+    with refuses(
+        RunFailedError, r"privacy.epsilon=2 after runs with 4 in all, allowed: a sum of at most 4.5 over all runs"
+    ):
         federate(tmp_path / "run-2", keys, nodes=nodes)
 
 

@@ -68,7 +68,7 @@ def test_variables_for_another_protocol_change_nothing(monkeypatch: pytest.Monke
     assert proxy_variables() == ["https_proxy"]
     with serving() as address:
         assert "listens" in reachable(address, None)
-    assert "leave out 127.0.0.1" in loopback("http")
+    assert "do not apply to 127.0.0.1" in loopback("http")
     with refuses(WrongError, "export no_proxy=127.0.0.1,localhost "):
         loopback("https")
 

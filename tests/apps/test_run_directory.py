@@ -111,7 +111,7 @@ def test_runs_of_one_config_are_numbered(tmp_path: Path) -> None:
     (tmp_path / f"{name}-old" / "metrics.jsonl").touch()
     names = [str(opened(tmp_path)) for _ in range(12)]
     assert names == [name, *(f"{name}-{number}" for number in range(2, 13))]
-    with refuses(ConfigError, r"fedx2-digits-seed0-12/checkpoints: got no checkpoint, allowed: one"):
+    with refuses(ConfigError, r"fedx2-digits-seed0-12/checkpoints: got no checkpoint, allowed: at least one"):
         opened(tmp_path, resume=True)
     assert str(opened(tmp_path, seed=1)) == "fedx2-digits-seed1"
     assert str(opened(tmp_path, dataset="hf:/srv/my data")) == "fedx2-hf-srv-my-data-seed0"
@@ -119,7 +119,7 @@ def test_runs_of_one_config_are_numbered(tmp_path: Path) -> None:
 
 def test_a_name_of_ones_own_is_never_numbered(tmp_path: Path) -> None:
     assert str(opened(tmp_path, run_name="mine")) == "mine"
-    with refuses(ConfigError, r"mine, which already holds a run, .*; choose another run-name"):
+    with refuses(ConfigError, r"mine, which already contains a run, .*; choose another run-name"):
         opened(tmp_path, run_name="mine")
     assert [path.name for path in tmp_path.iterdir()] == ["mine"]
 
@@ -147,7 +147,7 @@ def test_resume_with_a_changed_key_names_it(copy: Path, key: str, value: Scalar)
         RunDirectory.open(config_of(copy, resume=True, **{key: value}))
     was = (before[table] if table else before)[name]
     assert (refused.value.key, refused.value.got) == (f"resume: {key}", repr(value))
-    assert re.fullmatch(f"{was!r}, with which .* was started", refused.value.allowed)
+    assert re.fullmatch(f"{was!r}, as at the start of the run in .*", refused.value.allowed)
     assert refused.value.hint == f"set {key} to {was!r}, or begin a new run"
     assert tomllib.loads((copy / "config.toml").read_text("utf-8")) == before
 
@@ -168,7 +168,7 @@ def test_resume_lets_these_change(copy: Path, key: str, value: Scalar) -> None:
 def test_what_depends_on_the_number_of_rounds_keeps_it(more: dict[str, Scalar], tmp_path: Path) -> None:
     keys: dict[str, Scalar] = {"checkpoint-every": 1, "num-server-rounds": 1, **more}
     federate(tmp_path / "run", keys)
-    with refuses(RuntimeError, "resume: num-server-rounds: got 9, allowed: 1, with which"):
+    with refuses(RuntimeError, "resume: num-server-rounds: got 9, allowed: 1, as at the start"):
         federate(tmp_path / "run", {**keys, "resume": True, "num-server-rounds": 9})
 
 

@@ -110,7 +110,7 @@ def test_an_older_checkpoint_goes_on_without_the_check(
     config = tmp_path / "copy" / "run" / "config.toml"
     config.write_text(re.sub("group-column.*", "", config.read_text()))
     run(tmp_path / "copy", own, **{"num-server-rounds": 3, "resume": True})
-    assert "the checkpoint has no fingerprint of the data, so they are not compared" in caplog.text
+    assert "the checkpoint has no fingerprint of the data, so the data are not compared" in caplog.text
 
 
 def test_a_site_without_its_key_is_named(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:

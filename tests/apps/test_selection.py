@@ -161,7 +161,7 @@ def test_a_run_that_ended_early_goes_on_once_patience_is_raised(tmp_path: Path) 
     straight, _ = federate(tmp_path / "straight", {**config, "patience": 4})
     assert on.result["rounds"] > made
     assert_same_run(on, straight)
-    with refuses(RuntimeError, "resume: select-by: got 'loss', allowed: 'auc', with which the run in"):
+    with refuses(RuntimeError, "resume: select-by: got 'loss', allowed: 'auc', as at the start of the run in"):
         federate(tmp_path / "run", {**config, "select-by": "loss", "resume": True})
 
 

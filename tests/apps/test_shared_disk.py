@@ -37,7 +37,7 @@ def test_a_path_in_a_message_is_refused(kind: str, tmp_path: Path, deployed: pyt
     message.content[LOCAL] = ConfigRecord({STATE_DIR: str(tmp_path)})
     message.metadata.message_type = kind
     deployed.setattr(shared_disk, "_engines", [])
-    said = r"message with paths \(state-dir\), allowed: paths in a simulation only"
+    said = r"message with paths \(state-dir\): paths are allowed only in a simulation"
     with task_identity():
         if kind == "train":
             with refuses(ValueError, said):
@@ -52,5 +52,5 @@ def test_a_run_config_names_no_folder_of_a_site(tmp_path: Path, deployed: pytest
     with refuses(ConfigError, "vfb2.score-run: got '.*', allowed: the 32 hexadecimal digits"):
         read_block({}, str(tmp_path), "logistic", (0, 2))
     deployed.setattr(shared_disk, "_engines", [True])
-    with refuses(ConfigError, "which does not exist, allowed: its block of the run"):
+    with refuses(ConfigError, "which does not exist, allowed: the party's block of the run"):
         read_block({}, str(tmp_path), "logistic", (0, 2))

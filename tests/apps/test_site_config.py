@@ -76,7 +76,10 @@ def test_every_key_of_a_file_arrives(
         ("secure-sum = 'true'", "secure-sum: got 'true', allowed: true or false"),
         ("[privacy]\nsecure-sums = true", r"\[privacy\] secure-sums: got an unknown key, .*did you mean 'secure-sum'"),
         ("[privcy]\nsecure-sum = true", "privcy: got an unknown table, .*did you mean 'privacy'"),
-        ("[data]\nsecure-sum = true", r"\[data\] secure-sum: got a key of \[privacy\], .*; move it to \[privacy\]"),
+        (
+            "[data]\nsecure-sum = true",
+            r"\[data\] secure-sum: got a key of \[privacy\], .*; move secure-sum to \[privacy\]",
+        ),
         ("stay = 1\n[process]\nstay = 2", r"\[process\] stay: got stay twice"),
         ("stay = 1\nstay = 1", "Cannot overwrite a value .at line 2"),
         ("partition-id = 0", "partition-id: got 0, allowed: a key of the node config"),

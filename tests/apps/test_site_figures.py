@@ -225,7 +225,7 @@ def test_drawn_sites_are_the_clients() -> None:
 @pytest.mark.parametrize(
     ("config", "told"),
     [
-        ({"dataset": "breast-cancer"}, "since the server does not know whose these rows are"),
+        ({"dataset": "breast-cancer"}, "since the server cannot assign these rows to sites"),
         ({"dataset": "synthetic-sparse-logistic", "privacy.secure-sum": True}, "with privacy.secure-sum"),
     ],
 )
@@ -279,14 +279,14 @@ REFUSED: list[tuple[dict[str, Scalar], str]] = [
     ({"threshold-at": "specificity=nan"}, "threshold-at: got 'specificity=nan'"),
     ({"threshold-at": "0.9"}, "threshold-at: got '0.9'"),
     ({"site-metrics": True, "strategy": "vfb2-sgd"}, "site-metrics: got True with strategy 'vfb2-sgd', allowed: false"),
-    ({"site-metrics-every": 2}, "site-metrics-every: got 2, allowed: 0 without site-metrics"),
+    ({"site-metrics-every": 2}, "site-metrics-every: got 2, allowed: 0, since without site-metrics"),
     (
         {"site-metrics": True, "site-metrics-every": 6, "evaluate-every": 4},
-        "site-metrics-every: got 6, allowed: a multiple of evaluate-every, 4",
+        "site-metrics-every: got 6, allowed: a multiple of 4 (evaluate-every)",
     ),
     (
         {"site-metrics": True, "strategy": "fedsgda-mb", "dataset": "synthetic-pl"},
-        "site-metrics: got True with loss 'synthetic-pl', allowed: false, since this loss has no scores of rows",
+        "site-metrics: got True with loss 'synthetic-pl', allowed: false, since with this loss rows have no scores",
     ),
 ]
 

@@ -186,7 +186,7 @@ def test_a_server_that_is_down_costs_one_warning(tmp_path: Path, caplog: pytest.
     assert done.result["rounds"] == 3
     told = [record for record in caplog.records if "nothing is tracked" in record.getMessage()]
     assert [record.levelname for record in told] == ["WARNING"]
-    assert not (done.path / tracking.KEPT).exists()
+    assert not (done.path / tracking.RECORD).exists()
 
 
 def test_without_mlflow_the_extra_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -145,7 +145,11 @@ def test_the_last_party_to_leave_a_folder_removes_it(tmp_path: Path) -> None:
         ({}, {"advertise": 8080}, "advertise: got 8080, allowed: host:port"),
         ({}, {"advertise": "bank.example"}, "advertise: got 'bank.example', allowed: host:port"),
         ({}, {"advertise": "bank:7000", "listen": "0.0.0.0"}, "listen: got '0.0.0.0', allowed: host:port"),
-        ({}, {"listen": "0.0.0.0:7000"}, "got listen without advertise, allowed: advertise alone, or listen together"),
+        (
+            {},
+            {"listen": "0.0.0.0:7000"},
+            "got listen without advertise, allowed: advertise without listen, or listen together",
+        ),
         ({}, {"advertise": "none", "listen": "0.0.0.0:7000"}, "got listen with advertise='none', allowed: advertise"),
         ({}, {"peer-cert": "a.pem"}, "got peer-cert without peer-key"),
         ({}, {"peer-ca": "a.pem"}, "peer-ca 'a.pem' alone, allowed: peer-ca together with peer-cert and peer-key"),

@@ -272,7 +272,10 @@ def test_a_block_of_an_earlier_release_or_a_changed_one_is_refused(trained: Any,
     _, token, kept, _ = trained
     save_file({"weights": np.zeros(3)}, tmp_path / "old", {"format": "florilegium-block"})
     (tmp_path / "changed").write_bytes(Path(path_of(kept, 1, token)).read_bytes()[:-1] + b"\1")
-    for name, told in (("old", "train again: blocks of 0.1.0"), ("changed", "was changed after it was written")):
+    for name, told in (
+        ("old", "train again: blocks of release 0.1.0"),
+        ("changed", "was changed after it was written"),
+    ):
         with pytest.raises(ValueError, match=told):
             read_block({"block": str(tmp_path / name)}, token, "logistic", (1, 3))
 

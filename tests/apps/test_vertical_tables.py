@@ -126,7 +126,7 @@ def test_the_split_is_the_seed_s() -> None:
         ({"id": ["a", None], "x": [1.0, 2.0]}, "1 of 2 ids missing"),
         ({"id": [1, 2, 3], "x": [1.0, np.nan, 3.0]}, "column 'x': got 1 of 3 cells missing"),
         ({"id": [1, 2], "town": ["x", None]}, "column 'town': got 1 of 2 cells missing"),
-        ({"id": [1, 2], "label": [0, 1]}, "no column of features"),
+        ({"id": [1, 2], "label": [0, 1]}, "no column except id and label"),
         ({"id": [1, 2, 3], "x": [1.0, 2.0, 3.0], "label": ["u", "v", "w"]}, "positive-label: got nothing for 3 labels"),
         ({"id": [1, 2, 3], "x": [1.0, 2.0, 3.0], "label": [0, 1, None]}, "labels: got 1 of 3 missing"),
     ],
@@ -138,7 +138,7 @@ def test_a_file_that_cannot_be_used_says_why(columns: dict[str, Any], told: str,
 
 @pytest.mark.parametrize("keys", [{"feature_columns": "others"}, {"drop_columns": "a,b"}])
 def test_a_party_of_whose_columns_none_is_chosen_hears_of_the_keys(keys: dict[str, Any], tmp_path: Path) -> None:
-    with refuses(DataError, "no column, except id and label, that feature-columns and drop-columns leave"):
+    with refuses(DataError, "no column except id and label, after feature-columns and drop-columns"):
         table(tmp_path, rows_of(4), replace(SPEC, **keys))
 
 

@@ -174,7 +174,7 @@ def test_a_rare_label_is_not_named(tmp_path: Path) -> None:
     assert isinstance(told, SiteReport)
     assert told.label_values == (("no",), ("yes",))
     table["ill"] = np.where(table["ill"] == "yes", "yes", [f"no {number // 3}" for number in range(100)])
-    assert states(str(shake_hands(put(table, tmp_path), {**RUN, **NAMED})), "labels: got only rarer values in a class")
+    assert states(str(shake_hands(put(table, tmp_path), {**RUN, **NAMED})), "labels: got a class with only rare values")
 
 
 def test_a_model_of_one_weight_does_not_count_a_single_one(tmp_path: Path) -> None:

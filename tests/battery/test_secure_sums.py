@@ -206,7 +206,7 @@ def test_a_client_sends_nothing_outside_of_a_sum(kind: str, tmp_path: Path) -> N
     with task_identity():
         records = RecordDict({name: asked.content[name] for name in (ARRAYS, CONFIG)})
         (reply,) = grid.send_and_receive([Message(records, dst_node_id=FIRST_NODE_ID, message_type=kind)])
-    assert "the server asked for values outside of a secure sum" in reply.error.reason
+    assert "the server requested this site's values outside a secure sum" in reply.error.reason
 
 
 @pytest.mark.parametrize(("where", "record"), [("more", ConfigRecord({"a": 1})), (PRESENT, MetricRecord())])

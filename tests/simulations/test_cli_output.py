@@ -120,7 +120,7 @@ def test_a_run_that_cannot_be(command: Line, tmp_path: Path, subcommand: str, co
 def test_an_existing_run_is_not_overwritten(command: Line, tmp_path: Path, subcommand: str) -> None:
     (tmp_path / "run").mkdir()
     (tmp_path / "run" / "metrics.jsonl").write_text("kept\n")
-    assert_refused(command(subcommand, "--out", tmp_path / "run", "-c", TINY), "already holds a run", "resume=true")
+    assert_refused(command(subcommand, "--out", tmp_path / "run", "-c", TINY), "already contains a run", "resume=true")
     assert (tmp_path / "run" / "metrics.jsonl").read_text() == "kept\n"
 
 

@@ -101,7 +101,7 @@ def test_run_gives_what_the_run_directory_holds(without: Callable[[str], None], 
     assert record.metrics == result["metrics"]
     assert record.path == tmp_path / "run"
     assert (result["clients"], result["config"]["fedx"]["gamma"]) == (2, 0.5)
-    with pytest.raises(florilegium.RunFailedError, match="already holds a run"):
+    with pytest.raises(florilegium.RunFailedError, match="already contains a run"):
         florilegium.run(SMALL, tmp_path / "run", quiet=True)
 
 

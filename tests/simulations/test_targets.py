@@ -119,6 +119,6 @@ def test_a_run_replaces_no_file_of_another_origin(tmp_path: Path, name: str) -> 
     (tmp_path / "notes.txt").touch()
     config = parse_run_config({**SMALL, "output-dir": str(tmp_path.parent), "run-name": tmp_path.name})
     (tmp_path / name).write_text("mine")
-    refused(tmp_path / name, f"which has {name} but is not a run directory", lambda: RunDirectory.open(config))
+    refused(tmp_path / name, f"which contains {name} but is not a run directory", lambda: RunDirectory.open(config))
     (tmp_path / name).unlink()
     RunDirectory.open(config).close()

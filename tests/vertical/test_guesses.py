@@ -151,7 +151,7 @@ def test_errors_of_a_party_answer_no_question(question: str, tmp_path: Path, cap
     assert words
     texts = texts_of(grid)
     assert texts
-    assert all(text.endswith("it cannot take part: its own log has the reason") for text in texts)
+    assert all(text.endswith("cannot take part; its own log has the reason") for text in texts)
     secrets = ("income", "4711", "age", "x3", "x4", "row ", "60", str(tmp_path))
     assert not [secret for secret in secrets for text in (words, *texts) if secret in text]
     assert "the server learns of this error, but not its text" in caplog.text

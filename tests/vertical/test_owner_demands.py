@@ -38,7 +38,12 @@ def refused(path: Path, config: dict[str, Any], nodes: Nodes, told: str) -> None
 def test_label_column_of_another_party_is_refused(tmp_path: Path, nodes: Nodes) -> None:
     """Ridge's first thetas are -2 times the label: all parties would read the column."""
     attack = {"label-column": "x4", "vfb2.problem": "ridge", "batch-size": 0}
-    refused(tmp_path, attack, nodes, r"^party 1: labels: got a run with label-column='x4', a column of this party")
+    refused(
+        tmp_path,
+        attack,
+        nodes,
+        r"^party 1: labels: got a run with label-column='x4', a column that this party's settings",
+    )
     nodes[1]["columns"] = "x3, x4, x5"
     refused(tmp_path, attack, nodes, r"^party 1: labels: .*allowed: another party's column; set label-c")
     nodes[1]["labels"] = "x3"
