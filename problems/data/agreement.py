@@ -237,7 +237,7 @@ def fit(preprocessing: Preprocessing, agreed: Agreed) -> Preprocessing:
     quantiles, by_level = np.zeros((len(features), 0)), np.zeros(len(features), dtype=bool)
     if agreed.quantiles is not None:
         quantiles = agreed.quantiles
-        by_level = quantiles.any(axis=1) if preprocessing.scale == AUTO else np.ones_like(by_level)
+        by_level = np.logical_or(quantiles != 0, preprocessing.scale != AUTO).any(axis=1)
     marks = [] if agreed.indicators is None else indicators(preprocessing, agreed.indicators)
     marked = {mark.column for mark in marks}
     for index, feature in enumerate(features):
