@@ -73,7 +73,7 @@ class FederatedData:
 
     @property
     def evaluated(self) -> Samples:
-        """The samples on which each round's model is evaluated: the validation rows if there are any, else the test."""
+        """The samples that evaluate the model of each round: validation samples, or test samples if there are none."""
         return self.test if self.validation is None else self.validation
 
     def client(self, partition_id: int) -> Samples:
@@ -135,7 +135,8 @@ def load(spec: DataSpec, num_clients: int) -> FederatedData:
 def _load(spec: DataSpec, num_clients: int) -> FederatedData:
     if spec.partition == OWN:
         allowed = "another partition, since each site's rows are in a file that only its node reads"
-        raise DataError("partition", got=repr(OWN), allowed=allowed, hint="set data-path in each node's --node-config")
+        hint = "choose another partition, or start nodes that set data-path in their --node-config"
+        raise DataError("partition", got=repr(OWN), allowed=allowed, hint=hint)
     if num_clients < 1:
         raise DataError("number of clients", got=num_clients, allowed="1 or more", hint="use at least one client")
     if 0 < spec.partition_sites < num_clients:
