@@ -1,6 +1,6 @@
 """Warnings about suspicious columns: values that may mean "missing", leaks of the label, and extreme cells.
 
-The find_ functions return texts; `warn_of_rows` logs warnings. Thresholds are wide, so that real data cause none.
+The find_ functions return texts; `warn_of_rows` logs warnings. Thresholds are wide: real data should cause none.
 """
 
 import logging

@@ -132,7 +132,8 @@ def load(spec: DataSpec, num_clients: int) -> FederatedData:
         raise in_data_set(error, spec) from error
 
 
-def _load(spec: DataSpec, num_clients: int) -> FederatedData:
+def _check_clients(spec: DataSpec, num_clients: int) -> None:
+    """Raise DataError if the options do not fit the number of clients, or if sites read their own files."""
     if spec.partition == OWN:
         allowed = "another partition, since each site's rows are in a file that only its node reads"
         hint = "choose another partition, or start nodes that set data-path in their --node-config"
@@ -142,6 +143,10 @@ def _load(spec: DataSpec, num_clients: int) -> FederatedData:
     if 0 < spec.partition_sites < num_clients:
         got, allowed = f"{spec.partition_sites} for {num_clients:,} clients", "0, or at least the number of clients"
         raise DataError("partition-sites", got=got, allowed=allowed, hint="remove or raise partition-sites")
+
+
+def _load(spec: DataSpec, num_clients: int) -> FederatedData:
+    _check_clients(spec, num_clients)
     if spec.dataset in UNLABELLED:
         return _without_labels(spec, num_clients)
     if spec.dataset == SPARSE_LOGISTIC:
@@ -150,14 +155,7 @@ def _load(spec: DataSpec, num_clients: int) -> FederatedData:
     marked = positive_classes(source.classes, spec.positive_label or DEFAULT_POSITIVE.get(spec.dataset, ""))
     labels = marked[source.codes].astype(np.int8)
     check_both_classes(labels, "the data set", source.classes)
-    if source.train_count is None:
-        train_rows, test_rows = split(labels, spec.test_fraction, spec.seed, source.groups)
-    else:
-        train_rows, test_rows = source.own_split()
-        check_both_classes(labels[train_rows], "the training set", source.classes)
-        check_both_classes(labels[test_rows], "the test set", source.classes)
-        if source.groups is not None:
-            warn_of_shared(source.groups, train_rows, test_rows)
+    train_rows, test_rows = _split(spec, source, labels)
     validation_rows = None
     if spec.validation_fraction:
         train_rows, validation_rows = _validation(spec, source, labels, train_rows)
@@ -202,6 +200,20 @@ def _load(spec: DataSpec, num_clients: int) -> FederatedData:
         notes=source.notes,
         grouping=grouping,
     )
+
+
+def _split(
+    spec: DataSpec, source: Source, labels: Int8[np.ndarray, "n"]
+) -> tuple[Int64[np.ndarray, "train"], Int64[np.ndarray, "test"]]:
+    """Return the training rows and the test rows: the data set's own split, or else a random split."""
+    if source.train_count is None:
+        return split(labels, spec.test_fraction, spec.seed, source.groups)
+    train_rows, test_rows = source.own_split()
+    check_both_classes(labels[train_rows], "the training set", source.classes)
+    check_both_classes(labels[test_rows], "the test set", source.classes)
+    if source.groups is not None:
+        warn_of_shared(source.groups, train_rows, test_rows)
+    return train_rows, test_rows
 
 
 def _validation(

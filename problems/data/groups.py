@@ -205,7 +205,7 @@ def partition_groups(
     num_clients: int,
     rng: np.random.Generator,
 ) -> list[Int64[np.ndarray, "_"]]:
-    """Return each client's rows; all rows of a group belong to one client.
+    """Return the rows of each client; all rows of a group belong to the same client.
 
     Args:
         spec: The partition's kind, one of `GROUPED_PARTITIONS`, and its alpha.
@@ -250,7 +250,7 @@ def allot(
     targets: Float64[np.ndarray, "parts kinds"],
     rng: np.random.Generator,
 ) -> Int64[np.ndarray, "groups"]:
-    """Divide groups among parts, so that each part has about its target number of rows of each kind.
+    """Divide groups among parts. Each part gets about its target number of rows of each kind.
 
     In a random order, each group goes to the part in which it reduces the chi-square distance between rows and targets
     most. The best of `DRAWS` orders is used. No part is empty unless there are fewer groups than parts.

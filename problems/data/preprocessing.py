@@ -85,7 +85,7 @@ class Feature:
 
     @property
     def raw(self) -> "Feature":
-        """The number from which the feature is computed: the same for all bins of a column; else the feature itself."""
+        """The feature that stands for the number behind this feature: for a bin, the column's number; else itself."""
         return Feature(self.column, self.kind) if self.transform == "bin" else self
 
     @property
@@ -185,9 +185,7 @@ class Preprocessing:
 
     @cached_property
     def inputs(self) -> tuple[Feature, ...]:
-        """The numbers from which features are computed: one for each feature except kind "missing"; one for all bins of
-        a column.
-        """
+        """The numbers from which features are computed. Bins of a column share a number; kind "missing" has none."""
         return tuple(dict.fromkeys(feature.raw for feature in self.outputs if feature.kind != "missing"))
 
     @cached_property
@@ -206,7 +204,7 @@ class Preprocessing:
         return tuple(dict.fromkeys(feature.column for feature in self.inputs if feature.kind in ("category", "other")))
 
     def markers_of(self, column: str) -> tuple[str, ...]:
-        """Return the cells of a raw column that count as missing in addition to empty ones."""
+        """Return the cells of a raw column that count as missing in addition to empty cells."""
         return Markers(self.missing_values, self.column_markers).of(column)
 
     def features(self, frame: "pd.DataFrame") -> Float32[np.ndarray, "n f"]:
@@ -250,7 +248,7 @@ class Preprocessing:
 
     def apply(self, values: Float64[np.ndarray, "n c"]) -> Float32[np.ndarray, "n f"]:
         """Return the features of rows that `encode` has encoded."""
-        with np.errstate(over="ignore"):  # training checks that they are finite
+        with np.errstate(over="ignore"):  # `check_finite` reports overflows
             return self.transform(values).astype(np.float32)
 
     def transform(self, values: Float64[np.ndarray, "n c"]) -> Float64[np.ndarray, "n f"]:

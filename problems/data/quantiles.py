@@ -73,7 +73,7 @@ def merge(
         right += weight * np.interp(knots, xs, heights)
     heights = np.maximum.accumulate(np.stack([left, right], axis=1).ravel())
     xs = np.repeat(knots, 2)
-    # on an interval where the function is constant, the quantile is the middle, like a median
+    # if the function is constant on an interval, the quantile is the middle of the interval, like a median
     low, high = np.interp(-levels, -heights[::-1], xs[::-1]), np.interp(levels, heights, xs)
     return np.maximum.accumulate(low / 2 + high / 2)
 

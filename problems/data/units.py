@@ -39,7 +39,7 @@ def find_units(
         counts: The number of cells of each site; sites without cells are left out.
         centres: The means or medians.
         spreads: The deviations.
-        log_scale: Whether centres and spreads are those of the cells' logarithms.
+        log_scale: Whether centres and spreads were computed from the cells' logarithms.
 
     Returns:
         Pairs of a site's index and a text with the column and its figures.

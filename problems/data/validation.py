@@ -191,7 +191,7 @@ def _check_own(spec: DataSpec) -> None:
         "validation-fraction",
         not (spec.validation_fraction and spec.data_dir),
         f"0 {own} and a data-dir, since the server evaluates on its own file",
-        "remove data-dir, so that sites hold out rows, or remove validation-fraction",
+        "remove validation-fraction, or remove data-dir: the sites then hold out rows",
     )
 
 

@@ -164,7 +164,7 @@ def _is_hidden(name: str) -> bool:
 
 
 def _refuse(path: Path, head: bytes) -> None:
-    """Raise DataError if the first bytes are those of a file that is not a table, such as an image or JSON."""
+    """Raise DataError if the first bytes show that the file is not a table, but for example an image or JSON."""
     refused = next((name for start, name in _REFUSED if head.startswith(start)), "")
     start = head.removeprefix(b"\xef\xbb\xbf").lstrip().lower()
     if start.startswith(_MARKUP):

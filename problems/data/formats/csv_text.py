@@ -74,7 +74,7 @@ class _Text:
         import pandas as pd
 
         with self.open() as stream, warnings.catch_warnings():
-            warnings.simplefilter("ignore", pd.errors.DtypeWarning)  # `read_whole` reads such columns again
+            warnings.simplefilter("ignore", pd.errors.DtypeWarning)  # `read_whole` reads columns of mixed types again
             try:
                 frame: pd.DataFrame = pd.read_csv(
                     stream,
@@ -339,7 +339,7 @@ def _check_decimals(frame: "pd.DataFrame", kinds: dict[str, type], comma: str, p
     if mixed:
         got = f"'auto', with decimal commas in column {comma!r} and points in numbers of column {mixed[0]!r}"
         hint = 'write all numbers with decimal points and set decimal to "."'
-        raise DataError("decimal", got=got, allowed="the same decimal mark in all columns", hint=hint)
+        raise DataError("decimal", got=got, allowed="a single decimal mark in all columns", hint=hint)
 
 
 def _check_thousands(text: _Text, frame: "pd.DataFrame") -> None:

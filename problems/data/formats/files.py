@@ -20,7 +20,7 @@ def folder(data_dir: str) -> Path:
     if path.exists():
         got, allowed, hint = "is a file", "a folder", "set data-dir to the folder of the data set's files"
     else:
-        got, allowed, hint = "does not exist", "an existing file or folder", "correct the path in data-dir"
+        got, allowed, hint = "does not exist", "an existing file or folder", "set data-dir to an existing path"
     raise DataError("data-dir", got=f"{data_dir!r}, which {got}", allowed=allowed, hint=hint)
 
 

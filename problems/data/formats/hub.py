@@ -112,7 +112,7 @@ def _two_splits(splits: Any) -> tuple[Any, Any]:
             "splits",
             got=", ".join(splits),
             allowed="a split 'train', or a single split",
-            hint="save the data set with a split 'train'",
+            hint="save the data with a split 'train'",
         )
     if VALIDATION in splits and splits[VALIDATION] is not train:
         train = datasets.concatenate_datasets([train, splits[VALIDATION]])
@@ -241,7 +241,7 @@ def _open(address: str) -> Any:
             "Hugging Face's datasets",
             got=f"{state} ({first_line(error)})",
             allowed="the hub, or a local copy",
-            hint=f"save the data set with save_to_disk, and set dataset to '{HUB}' and the folder's path",
+            hint=f"save the data with save_to_disk, and set dataset to '{HUB}' and the folder's path",
         ) from None
 
 

@@ -329,7 +329,7 @@ def encode(
 def _features(
     values: "pd.Series[Any]", column: Column, train_rows: Int64[np.ndarray, "train"], spec: DataSpec
 ) -> list[Feature]:
-    """Return the features of one column, not yet fitted."""
+    """Return the features of a column, not yet fitted."""
     categories = column.categories
     if is_text(values) and distinct_cells(values).str.contains(r"[\r\n]", regex=True).any():
         breaks = values.str.contains(r"[\r\n]", regex=True, na=False).to_numpy()
