@@ -1,6 +1,8 @@
-"""The sites' statistics of the columns of their tables, and their agreement on scaling and filling.
+"""Equal scaling and filling of a table's columns at all sites.
 
-`measure` and `agree` are the same for the sites of a federation and for one table that stands for all.
+Each site reports statistics of its columns (`measure`). The server pools the statistics into the numbers by which all
+sites scale columns and fill missing cells (`agree`), and each site applies these numbers (`fit`). A simulation with a
+single table uses the same functions (`fit_alone`).
 """
 
 from collections.abc import Sequence
@@ -18,7 +20,7 @@ from problems.least_cell import hide_rare, widen_gaps
 _FARTHEST_FILL = 10
 """The largest distance of a fill from the mean, in deviations."""
 _UNIFORM = (0.5, 12**-0.5)
-"""Mean and deviation of a uniform level."""
+"""The mean and the deviation of quantile levels, which are uniform in [0, 1]."""
 _BY_LEVEL = ("quantile", "bins")
 """Scales that need quantiles."""
 
@@ -29,10 +31,10 @@ class Statistics:
 
     Attributes:
         rows: The number of rows.
-        counts: The numbers of cells that are not missing; 0 if a column has too few to report, which is then ignored.
-        means, variances: The moments of these cells, after the logarithm if there is one; 0 and 1 for marks, and 0
-            without cells.
-        quantiles: The `sketch` of each number that is not a mark, one after another.
+        counts: The numbers of cells that are not missing. 0: the column has too few cells to report, and is ignored.
+        means, variances: The moments of these cells; of the cells' logarithms with the scale "log". 0 and 1 for 0/1
+            features, 0 and 0 without cells.
+        quantiles: The `sketch` of each number except 0/1 features, in one array.
     """
 
     rows: int
@@ -42,7 +44,7 @@ class Statistics:
     quantiles: Float64[np.ndarray, "s"] | None = None
 
     def find_fault(self, preprocessing: Preprocessing) -> str:
-        """Describe a fault that no site with this preprocessing can have; "" if there is none."""
+        """Describe the first entry that is impossible for a site with this preprocessing; "" if all are possible."""
         reported = (self.means, self.variances, self.quantiles)
         if [part is not None for part in reported] != list(needs(preprocessing)):
             return "other statistics than the run config needs"
@@ -61,7 +63,7 @@ class Statistics:
         return ""
 
     def sketches(self, preprocessing: Preprocessing) -> list[Float64[np.ndarray, "_"]]:
-        """Return the `sketch` of each of the c numbers; marks have an empty sketch."""
+        """Return the `sketch` of each of the c numbers; it is empty for 0/1 features."""
         assert self.quantiles is not None
         return np.split(self.quantiles, np.cumsum(self._sizes(preprocessing))[:-1])
 
@@ -72,13 +74,14 @@ class Statistics:
 
 @dataclass(frozen=True, eq=False)
 class Agreed:
-    """The numbers by which all sites scale and fill, for the same c numbers.
+    """The statistics by which all sites scale and fill their columns, for the c numbers in `Preprocessing.inputs`.
 
     Attributes:
         means, deviations: See `Feature`.
         fills: See `Feature`. None: missing cells are an error.
         quantiles: See `Feature`. None: no quantiles are needed.
-        indicators: Whether each of the k raw columns has a feature for missing cells; None if no column may have it.
+        indicators: Whether each of the k raw columns has a feature for missing cells. None: no column has this
+            feature.
     """
 
     means: Float64[np.ndarray, "c"]
@@ -90,18 +93,18 @@ class Agreed:
 
 @dataclass(frozen=True, eq=False)
 class Encoded:
-    """A table's rows as numbers, with the preprocessing that makes features of them.
+    """A table's rows as numbers, and the preprocessing that turns the numbers into features.
 
     Attributes:
         preprocessing: The preprocessing, not yet fitted.
-        values: The values of its inputs; NaN for a missing cell.
+        values: The values of `Preprocessing.inputs` in each row; NaN for a missing cell.
     """
 
     preprocessing: Preprocessing
     values: Float64[np.ndarray, "n c"]
 
     def features(self, train_rows: Int64[np.ndarray, "train"]) -> tuple[Float32[np.ndarray, "n f"], Preprocessing]:
-        """Return the features of all rows, and the preprocessing. It is fitted to the training rows, as if of one site.
+        """Fit the preprocessing to the training rows; return the features of all rows, and the fitted preprocessing.
 
         Raises:
             DataError: See `agree`.
@@ -113,7 +116,7 @@ class Encoded:
 def measure(
     preprocessing: Preprocessing, values: Float64[np.ndarray, "n c"], min_cells: int = FEWEST_ROWS, least_cell: int = 1
 ) -> Statistics | None:
-    """Return a site's statistics of its training rows; None if nothing is needed.
+    """Return a site's statistics of its training rows; None if scaling and filling need no statistics.
 
     Args:
         preprocessing: The preprocessing, not yet fitted; determines how columns are scaled and missing cells filled.
@@ -140,7 +143,8 @@ def measure(
         moments[:, index] = _moments(shape(cells, "log") if log else cells)
         if not np.isfinite(moments[:, index]).all():
             got, column = "numbers so large that their variance is not finite", f"column {features[index].column!r}"
-            raise DataError(column, got=got, allowed="numbers up to 1e150", hint="divide them, or set scale to log")
+            hint = "divide the numbers by a constant, or set scale to log"
+            raise DataError(column, got=got, allowed="numbers up to 1e150", hint=hint)
     return Statistics(
         len(values),
         counts,
@@ -151,9 +155,10 @@ def measure(
 
 
 def agree(preprocessing: Preprocessing, sites: Sequence[Statistics]) -> Agreed:
-    """Return the numbers by which all sites scale and fill: the pooled rows' numbers, up to the precision of `sketch`.
+    """Pool the sites' statistics into the numbers by which all sites scale and fill.
 
-    Constant columns have exactly their value as mean and exactly 0 as deviation.
+    The result equals the statistics of the pooled rows, quantiles up to the precision of `sketch`. A constant column
+    gets exactly its value as mean and exactly 0 as deviation.
 
     Args:
         preprocessing: The preprocessing of all sites, not yet fitted.
@@ -201,7 +206,7 @@ def agree(preprocessing: Preprocessing, sites: Sequence[Statistics]) -> Agreed:
 def _gaps(
     preprocessing: Preprocessing, counts: Int64[np.ndarray, "sites c"], sites: Sequence[Statistics]
 ) -> Bool[np.ndarray, "k"]:
-    """Find the raw columns that have missing cells, or too few others to report, at some site."""
+    """Find the raw columns in which any site has missing cells, or too few cells to report."""
     gaps = (counts < np.array([[site.rows] for site in sites])).any(axis=0)  # (c,)
     columns = {preprocessing.inputs[index].column for index in np.flatnonzero(gaps)}
     return np.array([name in columns for name in preprocessing.columns])
@@ -210,7 +215,7 @@ def _gaps(
 def _mix(
     preprocessing: Preprocessing, counts: Int64[np.ndarray, "sites c"], sites: Sequence[Statistics]
 ) -> Float64[np.ndarray, "c q"]:
-    """Return the quantiles of the mixture of all sites, at `LEVELS`; 0 for marks."""
+    """Return the quantiles at `LEVELS` of all sites' cells together; 0 for 0/1 features."""
     features, sketches = preprocessing.inputs, [site.sketches(preprocessing) for site in sites]
     unknown = [not any(len(parts[index]) for parts in sketches) for index in range(len(features))]
     marks = np.array([feature.kind in MARKS for feature in features])
@@ -223,16 +228,16 @@ def _mix(
 
 
 def fit(preprocessing: Preprocessing, agreed: Agreed) -> Preprocessing:
-    """Return a preprocessing that scales and fills by the numbers on which all sites have agreed.
+    """Return a fitted preprocessing, which scales and fills by the result of `agree`.
 
     Raises:
-        DataError: The numbers belong to another number of columns, or are impossible.
+        DataError: The numbers are for another number of columns, or are impossible.
     """
     features, columns = preprocessing.inputs, preprocessing.columns
     for array, wanted in ((agreed.means, features), (agreed.indicators, columns)):
         if array is not None and len(array) != len(wanted):
             got, allowed = f"numbers for {len(array)} columns", f"all sites' numbers for {len(wanted)} columns"
-            raise DataError("scale", got=got, allowed=allowed, hint="run the same release at every site")
+            raise DataError("scale", got=got, allowed=allowed, hint="install the same release at every site")
     fitted, transform = list[Feature](), _transform(preprocessing)
     quantiles, by_level = np.zeros((len(features), 0)), np.zeros(len(features), dtype=bool)
     if agreed.quantiles is not None:
@@ -267,10 +272,10 @@ def _bins(feature: Feature, preprocessing: Preprocessing, *, filled: bool) -> li
     Args:
         feature: The column's feature with the scale "quantile".
         preprocessing: The preprocessing; determines whether there are bins, and their number.
-        filled: Whether missing cells count in the bin of the fill; otherwise they count in no bin.
+        filled: Whether missing cells fall into the bin of the fill. If not, they fall into no bin.
 
     Returns:
-        An empty list for another scale, or if quantiles leave no border since nearly all cells are the same number.
+        An empty list with another scale, or if nearly all cells are the same number, so there is no border.
     """
     if preprocessing.scale != "bins" or not feature.quantiles:
         return []
@@ -295,13 +300,13 @@ def indicators(preprocessing: Preprocessing, has: Bool[np.ndarray, "k"]) -> list
 def fit_alone(
     preprocessing: Preprocessing, values: Float64[np.ndarray, "n c"], gaps: Bool[np.ndarray, "k"] | None = None
 ) -> Preprocessing:
-    """Return a preprocessing that scales and fills by the training rows of one table.
+    """Fit a preprocessing to the training rows of a single table.
 
     Args:
         preprocessing: The preprocessing, not yet fitted.
         values: The training rows, encoded.
-        gaps: Whether each raw column has a feature for missing cells, if such features are allowed. None: the columns
-            with missing cells have it.
+        gaps: Whether each raw column has a feature for missing cells, with ``missing = "indicator"``. None: each column
+            with missing cells has this feature.
 
     Raises:
         DataError: See `measure` and `agree`.
@@ -331,7 +336,8 @@ def _check_fill(feature: Feature) -> None:
     (fill,) = shape(np.array([feature.fill]), feature.transform, feature.quantiles)
     if abs(fill - feature.mean) > _FARTHEST_FILL * feature.deviation + 1e-6 * (1 + abs(feature.mean)):
         got = f"a fill more than {_FARTHEST_FILL} deviations from the mean of column {feature.column!r}"
-        raise DataError("missing", got=got, allowed="a fill among the cells", hint="ask the server's operator")
+        allowed = "a fill within the range of the cells"
+        raise DataError("missing", got=got, allowed=allowed, hint="ask the server's operator about this fill")
 
 
 def _moments(cells: Float64[np.ndarray, "n"]) -> tuple[float, float]:
@@ -348,17 +354,17 @@ def _pool(
 ) -> tuple[Float64[np.ndarray, "c"], Float64[np.ndarray, "c"]]:
     """Return mean and variance of the cells of all sites: m = sum w_i m_i, v = sum w_i (v_i + (m_i - m)^2).
 
-    Exact for one site, and for equal means without variance.
+    The result is exact for a single site, and for equal means without variance.
     """
     weights = counts / np.maximum(counts.sum(axis=0), 1)
-    # the mean of a site with cells: differences from it are exactly 0 if all sites' means are equal
+    # subtract the mean of the largest site: the differences are exactly 0 if all sites' means are equal
     origin = np.take_along_axis(means, counts.argmax(axis=0)[None], axis=0)[0]
     mean = origin + (weights * (means - origin)).sum(axis=0)
     return mean, (weights * (variances + (means - mean) ** 2)).sum(axis=0)
 
 
 def needs(preprocessing: Preprocessing) -> tuple[bool, bool, bool]:
-    """Return whether sites must report means, variances and quantiles, to scale and fill numbers the same way."""
+    """Return which statistics sites must report to scale and fill the same way: means, variances, quantiles."""
     scaled = preprocessing.scale in (AUTO, "standard", "log")
     quantiles = preprocessing.scale in (AUTO, *_BY_LEVEL) or preprocessing.missing == "median"
     return scaled or preprocessing.missing in ("mean", "indicator"), scaled, quantiles
@@ -382,4 +388,5 @@ def _refuse_empty(
         )
         if min_cells == 1:
             got, allowed = f"{which} without a cell in the training rows", "columns with cells"
-        raise DataError("columns", got=got, allowed=allowed, hint=f"list these columns in drop-columns{otherwise}")
+        hint = f"list the columns without enough cells in drop-columns{otherwise}"
+        raise DataError("columns", got=got, allowed=allowed, hint=hint)

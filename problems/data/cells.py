@@ -1,4 +1,4 @@
-"""The content of a table's cells: numbers, dates, text, or missing cells. No error quotes a cell."""
+"""Conversion of a table's cells to numbers, dates and text. Cells may be private, so no error quotes a cell."""
 
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
@@ -21,7 +21,7 @@ def is_numeric(column: "pd.Series[Any]") -> bool:
     """Return whether a column contains numbers or booleans, not text.
 
     Raises:
-        DataError: The column contains something else, such as durations; names the column.
+        DataError: The column contains neither numbers nor text, but for example durations; names the column.
     """
     import pandas as pd
 
@@ -37,7 +37,7 @@ def is_numeric(column: "pd.Series[Any]") -> bool:
 
 
 def is_date(column: "pd.Series[Any]") -> bool:
-    """Return whether a column has a date type; text with dates is not enough."""
+    """Return whether a column has a date type; a column of text with dates has not."""
     import pandas as pd
 
     return pd.api.types.is_datetime64_any_dtype(column.dtype)
@@ -68,7 +68,7 @@ def numbers(column: "pd.Series[Any]") -> Float64[np.ndarray, "n"]:
 
 
 def days(column: "pd.Series[Any]") -> Float64[np.ndarray, "n"]:
-    """Return the dates of a column as days since 1970-01-01, NaN for a missing cell; dates without a zone are in UTC.
+    """Return the dates of a column as days since 1970-01-01, NaN for a missing cell. Dates without a zone count as UTC.
 
     Raises:
         DataError: A cell is not a date in the form of ISO 8601.
@@ -88,10 +88,9 @@ def days(column: "pd.Series[Any]") -> Float64[np.ndarray, "n"]:
 
 
 def texts(column: "pd.Series[Any]") -> tuple[Shaped[np.ndarray, "n"], Bool[np.ndarray, "n"]]:
-    """Return each cell as text without surrounding spaces, whole numbers without a decimal point; and a mask of missing
-    cells.
+    """Return each cell as text, and a mask of the missing cells.
 
-    The text of a missing cell is "".
+    Texts have no surrounding spaces, whole numbers no decimal point. The text of a missing cell is "".
     """
     import pandas as pd
 
@@ -107,18 +106,18 @@ def texts(column: "pd.Series[Any]") -> tuple[Shaped[np.ndarray, "n"], Bool[np.nd
 
 
 def as_listed(cells: Shaped[np.ndarray, "n"], listed: Sequence[str]) -> Shaped[np.ndarray, "n"]:
-    """Return the texts of cells, with numbers in the form of the listed values: 1.0 becomes 1 if "1" is listed."""
+    """Return cells with numbers spelled like the listed values: "1.0" becomes "1" if "1" is listed."""
     rewritten = {cell: as_text(float(cell)) for cell in np.unique(cells[~np.isin(cells, listed)]) if is_number(cell)}
     meant = {cell: text for cell, text in rewritten.items() if text in listed}
     return np.array([meant.get(cell, cell) for cell in cells], dtype=str) if meant else cells
 
 
 def without_markers(column: "pd.Series[Any]", markers: Sequence[str]) -> "pd.Series[Any]":
-    """Return a column in which cells that mean "missing" are missing, and so are empty texts.
+    """Return a column in which empty texts and all cells that mean "missing" are missing.
 
     Args:
         column: A column of any type.
-        markers: The content of such cells; numbers are compared by value, everything else as text.
+        markers: The cells that mean "missing", such as "?" or "-999"; numbers are compared by value.
     """
     import pandas as pd
 
@@ -158,7 +157,7 @@ def name_cells(bad: Bool[np.ndarray, "n"], fault: str) -> str:
 
 def _refuse(column: "pd.Series[Any]", bad: Bool[np.ndarray, "n"], fault: str, allowed: str) -> None:
     if bad.any():
-        raise _error(column, name_cells(bad, fault), allowed, "correct these cells")
+        raise _error(column, name_cells(bad, fault), allowed, f"correct the cells {fault}")
 
 
 def _error(column: "pd.Series[Any]", got: str, allowed: str, hint: str) -> DataError:

@@ -1,6 +1,6 @@
-"""Changes that experiments make to data: the split, dropped positives, flipped labels, a shift for each client.
+"""Splits into training, validation and test rows, and changes for experiments: imbalance, label noise, client shift.
 
-Fractions are used as the decimal numbers that are written, so 0.3 of 10 is 3 and not 2.
+Fractions are exact decimal numbers, not floats: 0.3 of 10 is 3 and not 2.
 """
 
 from fractions import Fraction
@@ -17,23 +17,26 @@ from problems.randomness import stream
 def split(
     labels: Int8[np.ndarray, "n"], test_fraction: float, seed: int, groups: Int64[np.ndarray, "n"] | None = None
 ) -> tuple[Int64[np.ndarray, "train"], Int64[np.ndarray, "test"]]:
-    """Return training and test rows, ascending. Of each class, max(1, round(test_fraction * size)) are test rows.
+    """Draw a data set's test rows: max(1, round(test_fraction * size)) of each class.
 
     Args:
-        labels: 0 or 1.
+        labels: The rows' labels, 0 or 1.
         test_fraction: The share of test rows, in (0, 1).
         seed: The run's seed.
-        groups: The group of each row. Groups stay whole, and the counts are as near as that allows. None: no groups.
+        groups: The group of each row. Groups stay whole, so the counts are approximate. None: no groups.
+
+    Returns:
+        The training rows and the test rows, both ascending.
 
     Raises:
-        DataError: A class is too small to be in both.
+        DataError: A class has too few rows, or groups, for both parts.
     """
     for label in (0, 1):
-        held = int((labels == label).sum())
-        if held < 2:
-            got = f"{held} {'positive' if label else 'negative'}"
+        size = int((labels == label).sum())
+        if size < 2:
+            got = f"{size} {'positive' if label else 'negative'}"
             allowed = "at least one row for the training set and one for the test set"
-            raise DataError("labels", got=got, allowed=allowed, hint="set positive-label, or add rows")
+            raise DataError("labels", got=got, allowed=allowed, hint="change positive-label, or add rows")
     if groups is not None:
         check_classes(labels.astype(np.int64), groups)
     return _split_classes(labels, test_fraction, stream(seed, "test split"), groups)
@@ -46,7 +49,7 @@ def hold_out(
     partition_id: int,
     groups: Int64[np.ndarray, "n"] | None = None,
 ) -> tuple[Int64[np.ndarray, "train"], Int64[np.ndarray, "test"]]:
-    """Split the rows of one site like `split`. The site may lack a class; a class of one row stays for training.
+    """Draw one site's test rows like `split`. The site may lack a class; a class of one row is for training.
 
     Args:
         labels: See `split`.
@@ -66,17 +69,20 @@ def validation_split(
     site: int = 0,
     groups: Int64[np.ndarray, "n"] | None = None,
 ) -> tuple[Int64[np.ndarray, "kept"], Int64[np.ndarray, "held"]]:
-    """Return the remaining and the held-out training rows, ascending; each class is divided as in `split`.
+    """Hold out validation rows among the training rows; each class is divided as in `split`.
 
-    A class of one row stays for training.
+    A class of one row is for training.
 
     Args:
-        labels: The labels of all rows. With ``groups`` they may be other numbers, such as pairs of site and label.
+        labels: The labels of all rows. With ``groups``, they may also be codes of pairs of site and label.
         train_rows: The indices of the training rows.
         fraction: The share to hold out, in (0, 1).
         seed: The run's seed.
         site: The site's number, if each site holds out rows by itself; each site has a separate random draw.
         groups: The group of each row, see `split`.
+
+    Returns:
+        The remaining training rows and the validation rows, both ascending.
     """
     members = None if groups is None else groups[train_rows]
     remaining, held = _split_classes(labels[train_rows], fraction, stream(seed, "validation split", site), members)
@@ -86,19 +92,22 @@ def validation_split(
 def split_rows(
     count: int, fraction: float, seed: int, purpose: str
 ) -> tuple[Int64[np.ndarray, "train"], Int64[np.ndarray, "test"]]:
-    """Return indices of the remaining and of the held-out rows among ``count``, each ascending, at least one of each.
+    """Hold out rows at random, whatever their labels.
 
     Args:
         count: The number of rows.
         fraction: The share to hold out.
         seed: The run's seed.
-        purpose: The purpose of the held-out rows; each purpose draws other rows.
+        purpose: The purpose of the held-out rows, which selects the random draw.
+
+    Returns:
+        The remaining rows and the held-out rows, both ascending and not empty.
 
     Raises:
         DataError: There are fewer than two rows.
     """
     if count < 2:
-        raise DataError("rows", got=count, allowed="two or more, for a training and a test set", hint="add rows")
+        raise DataError("rows", got=count, allowed="two or more, to train and to test", hint="add rows")
     held = min(max(round(Fraction(str(fraction)) * count), 1), count - 1)
     order = stream(seed, purpose).permutation(count)
     return np.sort(order[held:]), np.sort(order[:held])
@@ -122,15 +131,18 @@ def _split_classes(
 
 
 def drop_positives(labels: Int8[np.ndarray, "n"], imbalance: float, seed: int) -> Int64[np.ndarray, "kept"]:
-    """Return the rows to keep, ascending: all negatives and floor(r / (1 - r) * negatives) positives.
+    """Make a data set imbalanced: keep all negatives and floor(r / (1 - r) * negatives) positives.
 
     Args:
-        labels: 0 or 1.
-        imbalance: r, the remaining share of positives, in [0, 1); 0 keeps all rows.
+        labels: The rows' labels, 0 or 1.
+        imbalance: r, the remaining share of positives, in [0, 1). 0: all rows are kept.
         seed: The run's seed.
 
+    Returns:
+        The rows to keep, ascending.
+
     Raises:
-        DataError: That leaves no positive, or needs more positives than there are.
+        DataError: The share leaves no positive, or needs more positives than the data set has.
     """
     if imbalance == 0.0:
         return np.arange(len(labels))
@@ -139,11 +151,11 @@ def drop_positives(labels: Int8[np.ndarray, "n"], imbalance: float, seed: int) -
     num_positives = int(ratio / (1 - ratio) * len(negatives))
     there = f"the training set has {len(positives):,} positives and {len(negatives):,} negatives"
     if num_positives == 0:
-        got, allowed = f"{imbalance}, which keeps no positive: {there}", "a share that keeps at least one"
+        got, allowed = f"{imbalance}, which keeps no positive: {there}", "a share that keeps at least one positive"
         raise DataError("imbalance", got=got, allowed=allowed, hint="remove or raise imbalance")
     if num_positives > len(positives):
         got = f"{imbalance}, which needs {num_positives:,} positives: {there}"
-        allowed = f"less than their share of {len(positives) / len(labels):.4f}, since it can only be lowered"
+        allowed = f"at most the data's share of positives, {len(positives) / len(labels):.4f}"
         raise DataError("imbalance", got=got, allowed=allowed, hint="remove or lower imbalance")
     chosen = stream(seed, "imbalance").permutation(positives)[:num_positives]
     return np.sort(np.concatenate((chosen, negatives)))
@@ -153,7 +165,7 @@ def flip_labels(labels: Int8[np.ndarray, "n"], noise: float, seed: int) -> Int8[
     """Return a copy of the labels, with floor(noise * size) of each class flipped.
 
     Args:
-        labels: 0 or 1.
+        labels: The rows' labels, 0 or 1.
         noise: The share to flip, in [0, 0.5).
         seed: The run's seed.
     """
@@ -177,7 +189,7 @@ def shift_client(
         features: The client's features; not changed.
         partition_id: i.
         num_clients: N.
-        step: The step of the mean from client to client.
+        step: The difference between the means of two successive clients.
         std: The noise's standard deviation.
         seed: The run's seed.
     """

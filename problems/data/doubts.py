@@ -1,6 +1,6 @@
-"""Warnings of suspicious columns: values that may mean missing, leaks of the label, and cells far from all others.
+"""Warnings about suspicious columns: values that may mean "missing", leaks of the label, and extreme cells.
 
-Except for `warn_of_rows`, the functions return texts and log nothing. Thresholds are so wide that real data pass.
+The find_ functions return texts; `warn_of_rows` logs warnings. Thresholds are wide: real data should cause none.
 """
 
 import logging
@@ -20,9 +20,10 @@ from problems.data.units import FAR, find_strange_sites
 
 _MAX_NAMES = 8
 _MAX_SIZE = 2 * 10**7
-"""Larger arrays are not checked, since they may be mapped files that do not fit into memory."""
+"""Larger arrays are not checked, since they may be memory-mapped files that do not fit into memory."""
 _CHANCE = 1e-6
-"""Highest probability that some column separates randomly drawn labels."""
+"""The largest probability of a false warning: that any column separates randomly drawn labels."""
+# numbers that often mean "missing", above and below the real values
 _TOPS = {
     *(7.0, 8.0, 9.0, 77.0, 88.0, 777.0, 888.0, 7777.0, 8888.0),
     *(10.0**digits - step for digits in (2, 3, 4, 5, 6, 7, 8) for step in (1, 2, 3, 4)),
@@ -33,12 +34,10 @@ _BOTTOMS = {-9.0, *(-(10.0**digits) + step for digits in (2, 3, 4, 5, 6) for ste
 _DATES = {-25567.0, 0.0, 47481.0, 376199.0, 2932896.0}
 
 LEAKS = (
-    "columns that alone separate positive from negative labels, and may contain the answer: %s; drop them "
-    "unless they are known before the outcome"
+    "columns that alone separate positive from negative labels, and may contain the answer: %s; drop these columns "
+    "unless their cells are known before the outcome"
 )
-TAILS = (
-    "columns in which a few cells far from all others decide the scale: %s; correct these cells, or use another scale"
-)
+TAILS = "columns in which a few extreme cells decide the scale: %s; correct these cells, or use another scale"
 OTHER_UNITS = "sites whose numbers are far from the numbers of all other sites, perhaps in another unit: %s"
 
 _silent: ContextVar[bool] = ContextVar("silent", default=False)
@@ -46,14 +45,16 @@ _log = logging.getLogger(__name__)
 
 
 def find_sentinels(cells: Float64[np.ndarray, "n"], *, dates: bool = False) -> list[float]:
-    """Return values such as 99, 999 and -999 whose distance to all other cells exceeds the range of these.
+    """Return the values of a column that may mean "missing", such as 99, 999 and -999.
+
+    They are farther from all other cells than the other cells are from each other.
 
     Args:
         cells: The numbers of a column, without NaN.
-        dates: Whether they are days since 1970-01-01.
+        dates: Whether the numbers are days since 1970-01-01.
 
     Returns:
-        The values that at least two cells have, ascending; empty if there are none.
+        The values that occur at least twice, ascending.
     """
     values, counts = np.unique(cells, return_counts=True)
     tops, bottoms = (_DATES, _DATES) if dates else (_TOPS, _BOTTOMS)
@@ -65,7 +66,7 @@ def find_sentinels(cells: Float64[np.ndarray, "n"], *, dates: bool = False) -> l
 
 
 def _find_far(values: Float64[np.ndarray, "v"], sentinels: Set[float]) -> int:
-    """Count the largest values that are sentinels and lie farther from the other values than these from each other."""
+    """Count the sentinels at the upper end that are farther from all other values than these are from each other."""
     number = 0
     for size in range(1, len(values) - 1):
         if values[-size] not in sentinels:
@@ -73,6 +74,7 @@ def _find_far(values: Float64[np.ndarray, "v"], sentinels: Set[float]) -> int:
         inner = values[:-size]
         if values[-size] - inner[-1] > inner[-1] - inner[0]:
             number = size
+    # numbers below 10 may be codes or measurements; only 9 among whole numbers counts as a sentinel
     codes = number and values[-1] < 10 and not (values[-1] == 9 and (values == np.round(values)).all())
     return 0 if codes else number
 
@@ -80,13 +82,13 @@ def _find_far(values: Float64[np.ndarray, "v"], sentinels: Set[float]) -> int:
 def find_leaks(
     names: Sequence[str], values: NDArray[np.floating], labels: Int8[np.ndarray, "n"], classes: Int64[np.ndarray, "n"]
 ) -> list[str]:
-    """Return the columns that alone separate positive from negative labels, with figures.
+    """Return the columns that alone separate positive from negative labels, each with figures.
 
     Args:
-        names: The names of the columns (c,); names of features of one column may be equal.
-        values: The cells (n, c), NaN if they are missing.
+        names: The names of the columns (c,). Features of the same raw column have equal names.
+        values: The cells (n, c); NaN for a missing cell.
         labels: 1 for positive rows, 0 for negative rows.
-        classes: The numbers of the original labels.
+        classes: The number of each row's original label.
     """
     positive = labels == 1
     count, positives = len(labels), int(positive.sum())
@@ -118,7 +120,7 @@ def find_leaks(
 
 
 def _log_choices(count: int, chosen: int) -> float:
-    """Return the logarithm of the number of ways to choose some of many."""
+    """Return the logarithm of the binomial coefficient, count over chosen."""
     return lgamma(count + 1) - lgamma(chosen + 1) - lgamma(count - chosen + 1)
 
 
@@ -127,26 +129,27 @@ def _follows(
 ) -> Bool[np.ndarray, "c"]:
     """Find the columns with a single value for each class, and different values for positive and negative classes."""
     codes, first = np.unique(classes, return_index=True)
-    held = values[first]  # (classes, c)
+    value_of = values[first]  # (classes, c)
     same = np.ones(values.shape[1], dtype=bool)
     if len(codes) < 3:
         return ~same  # two classes are separated by a bound
-    for code, row in zip(codes, held, strict=True):
+    for code, row in zip(codes, value_of, strict=True):
         candidates = np.flatnonzero(same)
         if not len(candidates):
             return same
         same[candidates] = (values[classes == code][:, candidates] == row[candidates]).all(axis=0)
     sides = [np.flatnonzero(labels[first] == side) for side in (0, 1)]
     for index in np.flatnonzero(same):
-        same[index] = not np.intersect1d(held[sides[0], index], held[sides[1], index]).size
+        same[index] = not np.intersect1d(value_of[sides[0], index], value_of[sides[1], index]).size
     return same
 
 
 def find_tails(preprocessing: Preprocessing, values: Float64[np.ndarray, "n c"]) -> list[str]:
-    """Return the columns whose deviation comes from a few cells far away, with figures.
+    """Return the columns whose deviation comes from a few extreme cells, each with figures.
 
     Args:
-        preprocessing: The preprocessing, not yet fitted; scales that such cells do not disturb have no such columns.
+        preprocessing: The preprocessing, not yet fitted. Only the scales "standard" and "range" are checked, since
+            extreme cells do not disturb the other scales.
         values: The training rows, encoded.
     """
     if preprocessing.scale not in ("standard", "range"):
@@ -166,7 +169,7 @@ def find_tails(preprocessing: Preprocessing, values: Float64[np.ndarray, "n c"])
 
 @contextmanager
 def silence() -> Iterator[None]:
-    """Log no warning while rows are read again, as in a reference run."""
+    """Suppress the warnings in a context, for rows that are read a second time."""
     token = _silent.set(True)
     try:
         yield
@@ -181,14 +184,14 @@ def warn_of_rows(
     rows: Int64[np.ndarray, "train"],
     sites: Int64[np.ndarray, "n"] | None = None,
 ) -> None:
-    """Warn of leaks, far cells and sites with other units in the training rows of a data set or of a site's file.
+    """Warn of leaks of the label, extreme cells and sites with other units in the training rows.
 
     Args:
         encoded: A table's rows, or features (n, ...), perhaps with their preprocessing. Images are not checked.
-        labels: 1 for positive rows.
-        classes: The numbers of the original labels.
-        rows: The training rows.
-        sites: The site of each row; None without sites.
+        labels: 1 for positive rows, 0 for negative rows.
+        classes: The number of each row's original label.
+        rows: The indices of the training rows.
+        sites: The site of each row. None: no sites.
     """
     if _silent.get():
         return
@@ -218,7 +221,7 @@ def warn_of_rows(
 
 
 def join_doubts(texts: Iterable[str]) -> str:
-    """Join texts in one line; if there are many, only the first."""
+    """Join the first texts in a line, and count the remaining texts."""
     doubts = list(texts)
     more = f"; and {len(doubts) - _MAX_NAMES} more" if len(doubts) > _MAX_NAMES else ""
     return ", ".join(doubts[:_MAX_NAMES]) + more

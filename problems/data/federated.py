@@ -76,7 +76,7 @@ class FederatedData:
 
     @property
     def evaluated(self) -> Samples:
-        """The samples on which each round's model is evaluated: the validation rows if there are any, else the test."""
+        """The samples that evaluate the model of each round: validation samples, or test samples if there are none."""
         return self.test if self.validation is None else self.validation
 
     def client(self, partition_id: int) -> Samples:
@@ -135,15 +135,21 @@ def load(spec: DataSpec, num_clients: int) -> FederatedData:
         raise in_data_set(error, spec) from error
 
 
-def _load(spec: DataSpec, num_clients: int) -> FederatedData:
+def _check_clients(spec: DataSpec, num_clients: int) -> None:
+    """Raise DataError if the options do not fit the number of clients, or if sites read their own files."""
     if spec.partition == OWN:
         allowed = "another partition, since each site's rows are in a file that only its node reads"
-        raise DataError("partition", got=repr(OWN), allowed=allowed, hint="set data-path in each node's --node-config")
+        hint = "choose another partition, or start nodes that set data-path in their --node-config"
+        raise DataError("partition", got=repr(OWN), allowed=allowed, hint=hint)
     if num_clients < 1:
         raise DataError("number of clients", got=num_clients, allowed="1 or more", hint="use at least one client")
     if 0 < spec.partition_sites < num_clients:
         got, allowed = f"{spec.partition_sites} for {num_clients:,} clients", "0, or at least the number of clients"
         raise DataError("partition-sites", got=got, allowed=allowed, hint="remove or raise partition-sites")
+
+
+def _load(spec: DataSpec, num_clients: int) -> FederatedData:
+    _check_clients(spec, num_clients)
     if spec.dataset in UNLABELLED:
         return _without_labels(spec, num_clients)
     if spec.dataset == SPARSE_LOGISTIC:
@@ -152,14 +158,7 @@ def _load(spec: DataSpec, num_clients: int) -> FederatedData:
     marked = positive_classes(source.classes, spec.positive_label or DEFAULT_POSITIVE.get(spec.dataset, ""))
     labels = marked[source.codes].astype(np.int8)
     check_both_classes(labels, "the data set", source.classes)
-    if source.train_count is None:
-        train_rows, test_rows = split(labels, spec.test_fraction, spec.seed, source.groups)
-    else:
-        train_rows, test_rows = source.own_split()
-        check_both_classes(labels[train_rows], "the training set", source.classes)
-        check_both_classes(labels[test_rows], "the test set", source.classes)
-        if source.groups is not None:
-            warn_of_shared(source.groups, train_rows, test_rows)
+    train_rows, test_rows = _split(spec, source, labels)
     validation_rows = None
     if spec.validation_fraction:
         train_rows, validation_rows = _validation(spec, source, labels, train_rows)
@@ -205,6 +204,20 @@ def _load(spec: DataSpec, num_clients: int) -> FederatedData:
         grouping=grouping,
         site_names=() if clients_of(spec, source.sites, num_clients) is None else source.site_names[:num_clients],
     )
+
+
+def _split(
+    spec: DataSpec, source: Source, labels: Int8[np.ndarray, "n"]
+) -> tuple[Int64[np.ndarray, "train"], Int64[np.ndarray, "test"]]:
+    """Return the training rows and the test rows: the data set's own split, or else a random split."""
+    if source.train_count is None:
+        return split(labels, spec.test_fraction, spec.seed, source.groups)
+    train_rows, test_rows = source.own_split()
+    check_both_classes(labels[train_rows], "the training set", source.classes)
+    check_both_classes(labels[test_rows], "the test set", source.classes)
+    if source.groups is not None:
+        warn_of_shared(source.groups, train_rows, test_rows)
+    return train_rows, test_rows
 
 
 def _validation(

@@ -1,4 +1,4 @@
-"""Fingerprints of data, by which a resumed run recognises the data that it began with."""
+"""Fingerprints of data, by which a resumed run checks that the data have not changed since its start."""
 
 import hashlib
 from collections.abc import Sequence
@@ -15,13 +15,13 @@ DIGEST_BYTES = 16
 
 @dataclass(frozen=True)
 class Fingerprint:
-    """A run's record of a data set, or of one site's rows.
+    """The fingerprint of a data set, or of one site's rows.
 
     Attributes:
         columns: A digest of the sample's shape and of the names of a table's columns.
         rows: The number of rows in each part, such as training and test rows.
         classes: The number of negative and of positive rows in each part.
-        content: A digest of the rows with their labels, in their order; "" if unknown.
+        content: A digest of the rows and labels, which depends on the rows' order; "" if unknown.
     """
 
     columns: str
@@ -35,7 +35,7 @@ class Fingerprint:
 
     @classmethod
     def from_json(cls, value: Any) -> Self:
-        """Read an object that `to_json` returned.
+        """Restore a fingerprint from the output of `to_json`.
 
         Raises:
             DataError: The value is not such an object.
@@ -44,10 +44,11 @@ class Fingerprint:
             rows, classes = (tuple(map(int, value[name])) for name in ("rows", "classes"))
             return cls(str(value["columns"]), rows, classes, str(value["content"]))
         except (TypeError, KeyError, ValueError):
-            raise DataError("fingerprint", got=repr(value), allowed="a fingerprint", hint="begin a new run") from None
+            allowed = "a fingerprint that a run has stored"
+            raise DataError("fingerprint", got=repr(value), allowed=allowed, hint="begin a new run") from None
 
     def find_difference(self, now: Self) -> str:
-        """Describe the difference of a later fingerprint; "" if there is none or it is unknown."""
+        """Describe how a later fingerprint differs from this fingerprint; "" if no difference is known."""
         if self.columns != now.columns:
             return "other columns"
         for name, before, after in (("rows", self.rows, now.rows), ("labels", self.classes, now.classes)):
@@ -64,13 +65,13 @@ def digest_rows(
     parts: Sequence[Int64[np.ndarray, "_"] | range],
     key: bytes = b"",
 ) -> str:
-    """Return a digest of the rows in some parts, in their order.
+    """Return a digest of the rows, which depends on their order.
 
     Args:
         features: The features of all rows.
         labels: The labels of all rows.
         parts: The indices of the rows of each part, such as the training and the test rows.
-        key: A secret of at most 64 bytes without which the digest cannot be computed; b"": none.
+        key: A secret of at most 64 bytes without which the digest cannot be computed. b"": no secret.
     """
     whole = hashlib.blake2b(digest_size=DIGEST_BYTES, key=key)
     for part in parts:

@@ -1,7 +1,7 @@
-"""Rows that belong together, such as the visits of one patient: splits and partitions that keep each group whole.
+"""Groups of rows that belong together, such as the visits of one patient: splits and partitions keep groups whole.
 
-scikit-learn's `StratifiedGroupKFold` only makes equal folds and evaluates each fold for each group in Python, which
-takes minutes with 100 clients. `allot` makes parts of any size, with one step of NumPy for each group.
+scikit-learn's `StratifiedGroupKFold` makes equal folds only, and takes minutes for 100 clients. `allot` makes parts of
+any size, with one NumPy step for each group.
 """
 
 import logging
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 DRAWS = 8
 """The number of random orders of the groups that `allot` tries."""
 FOLDER = "folder"
-"""The value of ``group-column`` that makes the folders below a class folder the groups."""
+"""The value of ``group-column`` with which each folder below a class folder is a group of images."""
 _KEY = "group-column"
 _log = logging.getLogger(__name__)
 
@@ -40,22 +40,25 @@ def number_groups(values: "pd.Series[Any]", *, what: str = "rows") -> Int64[np.n
     missing = int(names.isna().sum())
     if missing:
         got = f"{values.name!r}, which is missing in {missing:,} of {len(names):,} {what}"
-        raise DataError(_KEY, got=got, allowed="a group for each row", hint="fill these cells, or drop their rows")
+        hint = "fill the missing cells, or drop their rows" if what == "rows" else "correct the pattern in group-column"
+        raise DataError(_KEY, got=got, allowed="a group for each row", hint=hint)
     codes: np.ndarray = names.factorize()[0].astype(np.int64)
     if codes.max(initial=0) == 0:
         got, allowed = f"{values.name!r}, which is the same in all {len(names):,} {what}", "two groups or more"
-        raise DataError(_KEY, got=got, allowed=allowed, hint="name the column that identifies patients")
+        hint = "set group-column to a column that identifies patients"
+        raise DataError(_KEY, got=got, allowed=allowed, hint=hint)
     return codes
 
 
 def path_pattern(text: str) -> "re.Pattern[str]":
-    """Return the pattern whose group captures the name of an image's group, in its path below the class folder.
+    """Return the pattern that finds the name of an image's group in the image's path below the class folder.
 
     Args:
-        text: ``folder`` for the folders below the class folder, or a regular expression.
+        text: ``folder``: the folders below the class folder are the groups. Or a regular expression, whose capturing
+            group matches the name.
 
     Raises:
-        DataError: It is not a regular expression with exactly one group.
+        DataError: The text is not a regular expression with exactly one capturing group.
     """
     try:
         pattern = re.compile("(.+)/" if text == FOLDER else text)
@@ -64,7 +67,7 @@ def path_pattern(text: str) -> "re.Pattern[str]":
         pattern, fault = re.compile(""), f", which is not a regular expression ({error})"
     if fault:
         allowed = f"{FOLDER!r}, or a regular expression with one group, such as '^([^_]+)_'"
-        raise DataError(_KEY, got=repr(text) + fault, allowed=allowed, hint="set group-column to such a pattern")
+        raise DataError(_KEY, got=repr(text) + fault, allowed=allowed, hint="correct the pattern in group-column")
     return pattern
 
 
@@ -76,7 +79,7 @@ def number_paths(paths: Sequence[str], text: str) -> Int64[np.ndarray, "n"]:
         text: The pattern, see `path_pattern`.
 
     Raises:
-        DataError: See `path_pattern` and `number_groups`; an image that does not match counts as missing.
+        DataError: See `path_pattern` and `number_groups`. An image that does not match has no group, which is an error.
     """
     import pandas as pd
 
@@ -86,15 +89,18 @@ def number_paths(paths: Sequence[str], text: str) -> Int64[np.ndarray, "n"]:
 
 
 def pop_groups(loader: str, halves: Sequence[Any], column: str) -> tuple[list[Any], Int64[np.ndarray, "n"]]:
-    """Return a loader's training and test halves without the group column, and the number of each row's group.
+    """Remove the group column from a loader's data, and number the groups.
 
     Args:
         loader: The loader's name, for errors.
-        halves: Pairs of features and labels.
+        halves: The training data and perhaps the test data, each a pair of features and labels.
         column: The column of the features that identifies groups.
 
+    Returns:
+        The halves without the column, and the number of each row's group.
+
     Raises:
-        DataError: Features are not a data frame with that column; see also `number_groups`.
+        DataError: Features are not a data frame with the column; see also `number_groups`.
     """
     import pandas as pd
 
@@ -116,13 +122,13 @@ def describe_groups(
     parts: Mapping[str, Int64[np.ndarray, "_"]],
     sites: Int64[np.ndarray, "n"] | None,
 ) -> str:
-    """Describe the number of groups, their sizes, their parts, and the number of groups with rows at several sites.
+    """Describe the groups in a sentence: number, sizes, groups in each part, and groups with rows at several sites.
 
     Args:
         column: The value of ``group-column``.
         groups: The group of each row.
-        parts: The rows of each part, by its name.
-        sites: The site of each row; None: no sites.
+        parts: The rows of each part, by the part's name, such as "to train on".
+        sites: The site of each row. None: no sites.
     """
     sizes = np.unique(groups, return_counts=True)[1]
     counts = ", ".join(f"{len(np.unique(groups[rows])):,} {name}" for name, rows in parts.items())
@@ -137,7 +143,7 @@ def describe_groups(
 def warn_of_shared(
     groups: Int64[np.ndarray, "n"], train_rows: Int64[np.ndarray, "train"], test_rows: Int64[np.ndarray, "test"]
 ) -> None:
-    """Warn of test rows, from a separate file or folder, whose group also has training rows."""
+    """Warn if test rows in a separate file or folder belong to groups that also have training rows."""
     shared = np.isin(groups[test_rows], groups[train_rows])
     if shared.any():
         text = "%s of %s test rows belong to %s groups that also have training rows: the test figures flatter the model"
@@ -151,18 +157,22 @@ def split_groups(
     held: Sequence[int],
     rng: np.random.Generator,
 ) -> tuple[Int64[np.ndarray, "kept"], Int64[np.ndarray, "held"]]:
-    """Return rows to keep and rows to hold out, both ascending; no group is in both.
+    """Hold out whole groups of rows.
 
     Args:
         kinds: The kind of each row: its label, perhaps combined with its site.
         groups: The group of each row.
-        held: The number of rows of each kind to hold out; reached as nearly as whole groups allow.
+        held: The number of rows of each kind to hold out, approximately, since groups stay whole.
         rng: The generator that draws the groups.
+
+    Returns:
+        The remaining rows and the held-out rows, both ascending.
     """
     index, counts = _count(groups, kinds, len(held))
     targets = np.stack((counts.sum(axis=0) - held, held)).astype(np.float64)
     parts = allot(counts, targets, rng)
-    for kind in (0, 1) if len(held) == 2 else ():  # a class of one group stays, a larger class is on both sides
+    # A class with a single group is not held out; a class with more groups is on both sides.
+    for kind in (0, 1) if len(held) == 2 else ():
         members = np.flatnonzero(counts[:, kind])
         if len(members) == 1:
             parts[members] = 0
@@ -174,10 +184,10 @@ def split_groups(
 
 
 def check_classes(labels: Int64[np.ndarray, "n"], groups: Int64[np.ndarray, "n"]) -> None:
-    """Refuse a class whose rows are all in one group, which cannot be in the training set and in the test set.
+    """Check that each class has rows in at least two groups, one for training and one for testing.
 
     Raises:
-        DataError: Names the class.
+        DataError: A class has fewer groups; names the class.
     """
     for label, name in enumerate(("negative", "positive")):
         number = len(np.unique(groups[labels == label]))
@@ -195,14 +205,14 @@ def partition_groups(
     num_clients: int,
     rng: np.random.Generator,
 ) -> list[Int64[np.ndarray, "_"]]:
-    """Return each client's rows; all rows of a group belong to one client.
+    """Return the rows of each client; all rows of a group belong to the same client.
 
     Args:
         spec: The partition's kind, one of `GROUPED_PARTITIONS`, and its alpha.
-        labels: 0 or 1.
+        labels: The rows' labels, 0 or 1.
         classes: The rows' original classes.
         groups: The group of each row.
-        num_clients: The number of parts.
+        num_clients: The number of clients.
         rng: The generator that draws the groups.
 
     Raises:
@@ -217,7 +227,7 @@ def partition_groups(
             "number of clients", got=got, allowed=f"at most {len(counts):,} clients", hint="use fewer clients"
         )
     if spec.partition == "consecutive":
-        # by the first row of each group; a group belongs to the slice that contains its middle
+        # order groups by their first rows; a group belongs to the slice that contains its middle
         first = np.unique(index, return_index=True)[1]
         order, sizes = np.argsort(first), counts.sum(axis=1)
         ends = np.cumsum(sizes[order])
@@ -240,15 +250,18 @@ def allot(
     targets: Float64[np.ndarray, "parts kinds"],
     rng: np.random.Generator,
 ) -> Int64[np.ndarray, "groups"]:
-    """Return the part of each group; no part is empty if there are as many groups as parts.
+    """Divide groups among parts. Each part gets about its target number of rows of each kind.
 
-    In a random order, each group goes to the part where it most lowers the chi-square distance between the parts' rows
-    and their targets. The best of `DRAWS` orders is used.
+    In a random order, each group goes to the part in which it reduces the chi-square distance between rows and targets
+    most. The best of `DRAWS` orders is used. No part is empty unless there are fewer groups than parts.
 
     Args:
         counts: The number of rows of each kind in each group.
-        targets: The wanted number of rows of each kind in each part.
+        targets: The target number of rows of each kind in each part.
         rng: The generator that draws the orders.
+
+    Returns:
+        The part of each group.
     """
     orders, draws = np.stack([rng.permutation(len(counts)) for _ in range(DRAWS)]), np.arange(DRAWS)
     weights = 1 / np.maximum(targets, 0.5)
@@ -270,20 +283,25 @@ def allot(
 
 
 def check_spec(spec: DataSpec) -> None:
-    """Refuse a partition that cannot keep groups whole.
+    """Check that a partition can keep groups whole.
 
     Raises:
-        DataError: The partition cannot; names the partitions that can.
+        DataError: The partition would divide groups; names the partitions that keep groups whole.
     """
     if spec.group_column and spec.partition not in GROUPED_PARTITIONS:
         allowed = f"{', '.join(GROUPED_PARTITIONS)} with {_KEY}, since other partitions divide groups"
-        raise DataError("partition", got=repr(spec.partition), allowed=allowed, hint="set partition to one of these")
+        hint = "set partition to an allowed value, or remove group-column"
+        raise DataError("partition", got=repr(spec.partition), allowed=allowed, hint=hint)
 
 
 def _count(
     groups: Int64[np.ndarray, "n"], kinds: Int64[np.ndarray, "n"], number: int
 ) -> tuple[Int64[np.ndarray, "n"], Float64[np.ndarray, "groups kinds"]]:
-    """Return the index of each row's group among the groups in use, and the rows of each kind in each group."""
+    """Renumber groups from 0, and count the rows of each kind in each group.
+
+    Returns:
+        The new number of each row's group, and the counts.
+    """
     names, index = np.unique(groups, return_inverse=True)
     counts = np.zeros((len(names), number))
     np.add.at(counts, (index, kinds), 1)

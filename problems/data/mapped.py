@@ -1,7 +1,7 @@
-"""Arrays that may be larger than memory: large arrays are in an unnamed file, which is read page by page.
+"""Arrays that may be larger than memory: large arrays are memory-mapped to an unnamed temporary file.
 
-The system writes pages of the file to the disk and drops them from memory as necessary. It frees the disk when the
-array is gone or the process has ended, in whatever way.
+The operating system writes pages of the file to the disk and drops them from memory as necessary. It frees the disk
+space when the array is deleted, or when the process ends or crashes.
 """
 
 import errno
@@ -26,9 +26,9 @@ from numpy.typing import DTypeLike, NDArray
 from problems.data.spec import DataError
 
 SHARE = 0.25
-"""The largest array that is kept in memory, as a share of the free memory."""
+"""The size up to which an array is in memory, as a share of the free memory."""
 ALWAYS = 2**26
-"""The size in bytes up to which an array is always kept in memory."""
+"""The size in bytes up to which an array is in memory, whatever the free memory."""
 SLICE = 2**24
 """The size in bytes of the slices in which large arrays are processed."""
 MEMINFO = Path("/proc/meminfo")
@@ -38,14 +38,14 @@ _log = logging.getLogger(__name__)
 
 
 def allocate(shape: tuple[int, ...], dtype: DTypeLike) -> NDArray[Any]:
-    """Return a new array for any values: in memory, or in a file of the folder for temporary files if it is large.
+    """Return a new array, not initialised: in memory, or in a file in the folder for temporary files if it is large.
 
     Args:
         shape: The shape of the array.
         dtype: The type of the array.
 
     Raises:
-        DataError: There is no room for the file.
+        DataError: The disk has no room for the file.
     """
     size = math.prod(shape) * np.dtype(dtype).itemsize
     if size <= ALWAYS or size <= largest_in_memory():
@@ -58,19 +58,19 @@ def allocate(shape: tuple[int, ...], dtype: DTypeLike) -> NDArray[Any]:
             mapped = mmap.mmap(file.fileno(), size)
     except OSError as error:
         got = f"{folder}, which has no room for a file of {size / 1e9:.1f} GB ({error.strerror})"
-        allowed = "a folder with enough room, since the data do not fit into memory"
+        allowed = "a folder with enough free space, since the data do not fit into memory"
         raise DataError("TMPDIR", got=got, allowed=allowed, hint="set TMPDIR to a folder on a larger disk") from None
     _tell(folder)
     return np.ndarray(shape, dtype, buffer=mapped)
 
 
 def largest_in_memory() -> int:
-    """Return the greatest size in bytes of an array that is kept in memory."""
+    """Return the size in bytes up to which an array is in memory."""
     return max(ALWAYS, int(SHARE * _free_memory()))
 
 
 def slices(array: Shaped[np.ndarray, "n *shape"]) -> Iterator[slice]:
-    """Cut the rows of an array into slices that are small in memory."""
+    """Divide the rows of an array into slices of about `SLICE` bytes."""
     step = max(SLICE * len(array) // max(array.nbytes, 1), 1)
     return (slice(start, start + step) for start in range(0, len(array), step))
 
@@ -78,7 +78,7 @@ def slices(array: Shaped[np.ndarray, "n *shape"]) -> Iterator[slice]:
 def concatenate(
     parts: Sequence[Shaped[np.ndarray, "_ *shape"]], dtype: DTypeLike | None = None
 ) -> Shaped[np.ndarray, "n *shape"]:
-    """Concatenate the rows of some arrays.
+    """Concatenate arrays into a new array from `allocate`.
 
     Args:
         parts: The arrays, at least one.
@@ -94,14 +94,14 @@ def concatenate(
 
 @cache
 def _tell(folder: str) -> None:
-    _log.warning("data that are large for the free memory are in temporary files in %s while this process runs", folder)
+    _log.warning("large arrays are in temporary files in %s while this process runs, since free memory is low", folder)
 
 
 def _reserve(file: IO[bytes], size: int) -> None:
-    """Set a file's length and reserve its blocks: a write to a page without a block would end the process.
+    """Set a file's length and reserve its disk blocks: a later write to a full disk would crash the process.
 
     Raises:
-        OSError: There are not enough blocks.
+        OSError: The disk does not have enough free blocks.
     """
     if sys.platform == "linux":
         os.posix_fallocate(file.fileno(), 0, size)
@@ -112,7 +112,7 @@ def _reserve(file: IO[bytes], size: int) -> None:
 
 
 def _free_memory() -> int:
-    """Return the bytes of free memory, in a container up to its limit; if they are unknown, the size of the memory."""
+    """Return the free memory in bytes, within a container's limit; if it is unknown, the total memory."""
     try:
         match = re.search(r"^MemAvailable:\s*(\d+) kB$", MEMINFO.read_text(), re.MULTILINE)
     except OSError:

@@ -1,4 +1,4 @@
-"""Cells that mean "missing", from `DataSpec.missing_values`: markers for all columns or for a single column."""
+"""Markers: the cells that mean "missing", such as "?" or "-999", from the key ``missing-values``."""
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
@@ -12,11 +12,11 @@ KEY = "missing-values"
 
 @dataclass(frozen=True)
 class Markers:
-    """Texts of cells that mean "missing".
+    """The cells that mean "missing".
 
     Attributes:
         everywhere: The markers for all columns.
-        by_column: Pairs of a column's name and its further markers.
+        by_column: Pairs of a column's name and the further markers of this column.
     """
 
     everywhere: tuple[str, ...] = ()
@@ -29,9 +29,10 @@ class Markers:
 
 @lru_cache(maxsize=16)
 def parse_markers(text: str) -> Markers:
-    """Read ``"?, smoker:97|98"`` as "?" for all columns, and "97" and "98" for the column "smoker"; "" as no marker.
+    """Parse the value of ``missing-values``.
 
-    A column or marker with a comma, a colon or a bar is quoted, as in `problems.data.spec.parse_columns`.
+    ``?, smoker:97|98`` means "?" in all columns, and "97" and "98" in the column "smoker". A column or marker with a
+    comma, a colon or a bar must be quoted, as in `problems.data.spec.parse_columns`.
 
     Raises:
         DataError: A part is empty, or a marker occurs twice.
@@ -47,7 +48,7 @@ def parse_markers(text: str) -> Markers:
     if "" in by_column or any("" in markers or len(set(markers)) < len(markers) for markers in lists):
         got, allowed = (
             f"{text!r}, with an empty or repeated marker",
-            "different markers with commas, or column:marker|marker",
+            "different comma-separated markers, or column:marker|marker",
         )
         hint = f'remove the marker, or quote markers that contain , : | or "; see {PAGE}'
         raise DataError(KEY, got=got, allowed=allowed, hint=hint)
@@ -55,11 +56,11 @@ def parse_markers(text: str) -> Markers:
 
 
 def describe_hits(markers: Markers, hits: Mapping[str, int], rows: int) -> list[str]:
-    """Return, in a list, a line that counts the cells that markers made missing; an empty list without markers.
+    """Return a line for the log that counts the cells that equal a marker, in a list; an empty list without markers.
 
     Args:
         markers: The markers.
-        hits: The number of such cells of each column.
+        hits: The number of each column's cells that equal a marker.
         rows: The number of the table's rows.
     """
     if markers == Markers():
@@ -72,7 +73,7 @@ def describe_hits(markers: Markers, hits: Mapping[str, int], rows: int) -> list[
 
 
 def check_names(markers: Markers, columns: Iterable[str], origin: object) -> None:
-    """Check the columns that have further markers.
+    """Check that the table has all columns for which ``missing-values`` lists markers.
 
     Args:
         markers: The markers.
@@ -85,5 +86,6 @@ def check_names(markers: Markers, columns: Iterable[str], origin: object) -> Non
     names = list(columns)
     if lacking := [repr(name) for name, _ in markers.by_column if name not in names]:
         shown = f"{', '.join(names[:30])}{', ...' if len(names) > 30 else ''}"
-        got, hint = f"markers of {', '.join(lacking[:10])}, which {origin} lacks", "name an existing column"
-        raise DataError(KEY, got=got, allowed=f"columns {shown}; a marker with a colon is quoted", hint=hint)
+        got = f"markers of {', '.join(lacking[:10])}, which {origin} lacks"
+        hint = "write an existing column before the colon, or quote a marker that contains a colon"
+        raise DataError(KEY, got=got, allowed=f"columns {shown}", hint=hint)

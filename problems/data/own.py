@@ -1,4 +1,4 @@
-"""A site's own file: its rows, its held-out rows, and the statistics needed to scale all sites the same way."""
+"""Reading of a site's own file: training rows, held-out rows, and the statistics by which all sites scale equally."""
 
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -24,17 +24,17 @@ _UNSCALED = 'set scale="none" with columns that are scaled already'
 
 @dataclass(frozen=True, eq=False)
 class SiteRows:
-    """The rows of one file, not yet scaled.
+    """The rows of a site's file, not yet scaled.
 
     Attributes:
-        features: Floats, or uint8 pixels; for a table its numbers, NaN for a missing cell.
-        labels: 0 or 1.
-        train_rows, test_rows: The indices of the rows to train with and of the held-out rows, ascending.
-        validation_rows: The indices of the rows held out of the training rows, ascending; None without such rows.
+        features: Floats, or uint8 pixels; for a table the encoded numbers, NaN for a missing cell.
+        labels: The rows' labels, 0 or 1.
+        train_rows, test_rows: The indices of the training rows and of the test rows, ascending.
+        validation_rows: The indices of the validation rows, ascending; None without validation rows.
         notes: Lines for the site's log about the reading of the rows.
-        pixel_max: The value in the files that became 1, for images of more than 8 bits.
-        label_values: The file's negative and its positive label values.
-        label_rows: The number of rows of each of these values.
+        pixel_max: The pixel value in the files that became 1, for images of more than 8 bits.
+        label_values: The negative labels and the positive labels that occur in the file.
+        label_rows: The number of rows with each of these labels.
         preprocessing: A table's preprocessing, not yet fitted; else None.
     """
 
@@ -51,24 +51,24 @@ class SiteRows:
 
     @property
     def evaluated_rows(self) -> Int64[np.ndarray, "evaluated"]:
-        """The rows on which models are evaluated round by round: the validation rows, else the test rows."""
+        """The rows that evaluate the model of each round: the validation rows, or the test rows if there are none."""
         return self.test_rows if self.validation_rows is None else self.validation_rows
 
     @property
     def shape(self) -> tuple[int, ...]:
-        """The shape of a sample's features, without the marks of missing cells that a table may add."""
+        """The shape of a sample's features, without a table's features for missing cells."""
         return tuple(self.features.shape[1:])
 
     def class_counts(self, rows: Int64[np.ndarray, "some"]) -> tuple[int, int]:
-        """Return the numbers of negatives and of positives among some rows."""
+        """Return the numbers of negatives and of positives among the rows."""
         positives = int(self.labels[rows].sum())
         return len(rows) - positives, positives
 
     def statistics(self, least_cell: int = 1) -> Statistics | None:
-        """Return the site's statistics of its training rows; None if nothing is scaled or filled.
+        """Return the site's statistics of its training rows; None if scaling and filling need no statistics.
 
         Args:
-            least_cell: The site's least cell.
+            least_cell: The site's `least-cell`, the smallest number of rows that it may reveal.
 
         Raises:
             DataError: The rows are so few that their means would reveal single rows.
@@ -83,10 +83,10 @@ class SiteRows:
         return statistics
 
     def nearly_constant(self, least_cell: int) -> list[str]:
-        """Return the columns of numbers in which some training cells, but too few, differ from the commonest value.
+        """Return the columns of numbers that are constant except for fewer than `least_cell` training cells.
 
         Args:
-            least_cell: The site's least cell.
+            least_cell: See `statistics`.
         """
         if self.preprocessing is None or not any(needs(self.preprocessing)):
             return []
@@ -98,14 +98,14 @@ class SiteRows:
         return columns
 
     def samples(self, rows: Int64[np.ndarray, "some"], agreed: Agreed | None) -> Samples:
-        """Return some rows, scaled for training.
+        """Return rows as samples, scaled for training.
 
         Args:
             rows: The rows' indices.
-            agreed: The numbers by which all sites scale and fill; None if they do neither.
+            agreed: The numbers by which all sites scale and fill; None if the sites neither scale nor fill.
 
         Raises:
-            DataError: Features are not finite, or the agreed numbers are missing or do not fit the columns.
+            DataError: Features are not finite, or ``agreed`` is missing or does not fit the columns.
         """
         if self.preprocessing is None:
             features = take_float32(self.features, rows)
@@ -127,21 +127,21 @@ def _fit(preprocessing: Preprocessing, agreed: Agreed | None) -> Preprocessing:
 
 
 def read_own(path: str, spec: DataSpec, partition_id: int | None) -> SiteRows:
-    """Read one site's own file, or its folder of class folders.
+    """Read a site's own file, or its folder of class folders, and hold out rows.
 
     If the server has no test set (`data_dir` is empty) and the file has no test rows, `test_fraction` of each class is
-    held out. With `validation_fraction`, rows are held out of the training rows, too. A site may lack a class.
+    held out. With `validation_fraction`, validation rows are held out of the training rows. A site may lack a class.
 
     Args:
         path: The path of the file or folder.
         spec: The options. `dataset` is the kind of file; `positive_label`, `label_column` and the keys for a table's
             columns also apply.
-        partition_id: The number that selects the random draw of the held-out rows. None: the server tests on all rows
-            of the file.
+        partition_id: The number that selects the random draw of the held-out rows. None: the server's own file, all of
+            whose rows are test rows.
 
     Raises:
-        DataError: The file is missing or damaged, or its labels or columns cannot be understood without other sites.
-            The message leaves the site, so it reveals no single row.
+        DataError: The file is missing or damaged, or its labels or columns have no meaning without the other sites'.
+            The message is sent to the server, so it reveals no single row.
     """
     validate(spec)
     try:
@@ -152,7 +152,7 @@ def read_own(path: str, spec: DataSpec, partition_id: int | None) -> SiteRows:
 
 def _read_own(path: str, spec: DataSpec, partition_id: int | None) -> SiteRows:
     if partition_id is None and spec.group_column and spec.dataset in TABLES:
-        # the server tests on all rows of its file, which may lack the column
+        # all rows of the server's file are test rows, so groups do not matter, and the file may lack the column
         dropped = {*parse_names("drop-columns", spec.drop_columns), spec.group_column}
         spec = replace(spec, group_column="", drop_columns=", ".join(map(quote, sorted(dropped))))
     source = read_site(Path(path).expanduser(), spec)
@@ -177,18 +177,17 @@ def _read_own(path: str, spec: DataSpec, partition_id: int | None) -> SiteRows:
             labels, train_rows, fraction, spec.seed, partition_id, source.groups
         )
     negative, positive = (tuple(np.array(source.classes)[marked == side].tolist()) for side in (False, True))
-    values = (negative, positive)
-    each = np.bincount(source.codes, minlength=len(marked))
-    numbers = [tuple(each[marked == side].tolist()) for side in (False, True)]
+    counts = np.bincount(source.codes, minlength=len(marked))
+    rows_of = [tuple(counts[marked == side].tolist()) for side in (False, True)]
     return SiteRows(
         features,
         labels,
         train_rows,
         test_rows,
-        values,
+        (negative, positive),
         preprocessing,
         validation_rows,
         source.notes,
         source.pixel_max,
-        (numbers[0], numbers[1]),
+        (rows_of[0], rows_of[1]),
     )

@@ -1,7 +1,7 @@
-"""The transformation of a table's raw rows into the features of a model, in training and later.
+"""Preprocessing of tables: the computation of a model's features from raw columns, in training and in scoring.
 
-The sites agree on a `Preprocessing` in training, which is stored with the model as ``columns.json``. It makes the same
-features of any table with the same columns.
+All sites of a run use the same `Preprocessing`. The run stores it with the model, as ``columns.json``, so tables that
+are scored later get the same features.
 """
 
 import json
@@ -28,30 +28,32 @@ Missing = Literal["error", "mean", "median", "indicator"]
 Scale = Literal["auto", "standard", "quantile", "log", "range", "bins", "none"]
 
 VERSION = 1
-"""The version of the form of columns.json."""
+"""The version of the format of columns.json."""
 MARKS: tuple[Kind, ...] = ("category", "other", "missing")
-"""Kinds of features that are 0 or 1, and are neither filled nor scaled."""
-MOST_DEVIATIONS = 1e6
+"""The kinds of features that are 0 or 1, and are neither filled nor scaled."""
+MAX_DEVIATIONS = 1e6
 
 
 @dataclass(frozen=True)
 class Feature:
-    """A feature, and the way to compute it from a column of the raw table.
+    """A feature of the model, and its computation from a column of the raw table.
 
-    ``kind`` turns a cell into a number: the cell itself, the days since 1970-01-01 (fractions for the time of the day,
-    in UTC), 1 for true, 1 for the category ``value`` (or, with "other", for every value that has no feature in this
-    column), 1 for a missing cell. A missing cell becomes the number ``fill``. Then ``transform`` is applied:
-    sign(x) log(1 + |x|), or the level among ``quantiles``. The feature is (x - mean) / deviation, at most 1e6 in size,
-    and 0 if deviation is 0; with mean 0 and deviation 1 it is x unchanged. With the transform "bin" it is 1 for a
-    number in the bin (low, high], else 0, and ``fill`` for a missing cell.
+    1. ``kind`` determines the number x of a cell. "number": the cell. "date": the days since 1970-01-01 (fractions for
+       the time of the day, in UTC). "boolean": 1 for true. "category": 1 for the text ``value``. "other": 1 for each
+       text that has no feature in this column. "missing": 1 for a missing cell.
+    2. A missing cell becomes ``fill``, which is 0 for categories.
+    3. ``transform`` changes x: "log" is sign(x) log(1 + |x|), "quantile" is the level of x among ``quantiles``.
+    4. The feature is (x - mean) / deviation, clipped to +-1e6, and 0 if deviation is 0.
+
+    With the transform "bin" the feature is 1 if x is in the bin (low, high], else 0, and ``fill`` for a missing cell.
 
     Attributes:
         column: The name of the raw column.
         kind: See above. "empty" is a column without any cell at this site.
         value: A category's value, as text; "*" for "other"; else "".
         transform, mean, deviation, fill: See above.
-        quantiles: q_1 to q_K, ascending, at the levels k / (K + 1). The level of x is interpolated linearly, is clipped
-            to the levels of q_1 and q_K, and is the middle level if several quantiles equal x.
+        quantiles: q_1 to q_K, ascending, at the levels k / (K + 1). The level of x is interpolated linearly and clipped
+            to the levels of q_1 and q_K. If several quantiles equal x, it is the middle of their levels.
         low, high: The bounds of a bin, None for an open end. Each bin of a column is a separate feature.
     """
 
@@ -83,7 +85,7 @@ class Feature:
 
     @property
     def raw(self) -> "Feature":
-        """The number behind the feature: all bins of a column share the column's number; others have their own."""
+        """The feature that stands for the number behind this feature: for a bin, the column's number; else itself."""
         return Feature(self.column, self.kind) if self.transform == "bin" else self
 
     @property
@@ -92,7 +94,7 @@ class Feature:
         return -np.inf if self.low is None else self.low, np.inf if self.high is None else self.high
 
     def scale(self, values: Float64[np.ndarray, "n"]) -> Float64[np.ndarray, "n"]:
-        """Fill, transform and standardise numbers, NaN where a cell is missing."""
+        """Fill, transform and standardise numbers; a missing cell is NaN."""
         if self.transform == "bin":
             low, high = self.bounds
             inside: np.ndarray = np.where(np.isnan(values), self.fill, (values > low) & (values <= high))
@@ -102,18 +104,18 @@ class Feature:
             return np.zeros_like(values)
         if (self.mean, self.deviation) == (0.0, 1.0):
             return values
-        # No row is that many deviations away from the mean of all rows. Without the bound, a scaling chosen by the
-        # server could make a value overflow, and the error would reveal it. Gradients and counts under such a scaling
-        # still reveal facts about rows: docs/who-sees-what.md.
+        # No row is 1e6 deviations away from the mean of all rows. Without this bound, a malicious server could choose a
+        # scaling with which a value overflows, and the error would reveal the value. Gradients and counts under such a
+        # scaling still reveal facts about rows: docs/who-sees-what.md.
         with np.errstate(over="ignore"):
-            scaled: np.ndarray = np.clip((values - self.mean) / self.deviation, -MOST_DEVIATIONS, MOST_DEVIATIONS)
+            scaled: np.ndarray = np.clip((values - self.mean) / self.deviation, -MAX_DEVIATIONS, MAX_DEVIATIONS)
         return scaled
 
 
 def shape(
     values: Float64[np.ndarray, "*shape"], transform: Transform, quantiles: Sequence[float] = ()
 ) -> Float64[np.ndarray, "*shape"]:
-    """Return numbers on the scale on which they are standardised.
+    """Apply a feature's transform to numbers.
 
     Args:
         values: The numbers; NaN stays NaN.
@@ -127,7 +129,7 @@ def shape(
         case "quantile":
             knots = np.array(quantiles)
             levels = np.arange(1, len(knots) + 1) / (len(knots) + 1)
-            # From the left and from the right: if knots coincide, the mean is the middle of their levels.
+            # Interpolate from the left and from the right: at equal knots, the mean is the middle of their levels.
             above, below = np.interp(values, knots, levels), np.interp(-values, -knots[::-1], -levels[::-1])
             middle: np.ndarray = (above - below) / 2
             return middle
@@ -140,16 +142,16 @@ class Preprocessing:
 
     Attributes:
         outputs: The features in the order of the model's weights, with kind "missing" last.
-        missing: The treatment of missing cells, as in the run config; with "error" there must be none.
-        missing_values: The cells that count as missing in addition to empty ones; numbers are compared by value.
-        column_markers: Pairs of a column's name and its further missing cells.
+        missing: The treatment of missing cells, as in the run config.
+        missing_values: The cells that count as missing in addition to empty cells; numbers are compared by value.
+        column_markers: Pairs of a column's name and the cells that count as missing in this column only.
         scale: The scale in the run config, which determines the features' transforms, means and deviations.
-        label_column: The name of the labels' column, which `features` does not need; "" if it is unknown.
-        positive_labels: The positive values of that column, as text.
+        label_column: The name of the label column; "" if it is unknown. `features` does not need the labels.
+        positive_labels: The positive labels, as text.
         bins: The number of bins in the run config.
 
     Raises:
-        DataError: Features contradict themselves or each other.
+        DataError: A feature has contradictory entries, or two features have the same name.
     """
 
     outputs: tuple[Feature, ...]
@@ -183,7 +185,7 @@ class Preprocessing:
 
     @cached_property
     def inputs(self) -> tuple[Feature, ...]:
-        """The numbers behind the features: all features but kind "missing", and one number for a column's bins."""
+        """The numbers from which features are computed. Bins of a column share a number; kind "missing" has none."""
         return tuple(dict.fromkeys(feature.raw for feature in self.outputs if feature.kind != "missing"))
 
     @cached_property
@@ -202,15 +204,16 @@ class Preprocessing:
         return tuple(dict.fromkeys(feature.column for feature in self.inputs if feature.kind in ("category", "other")))
 
     def markers_of(self, column: str) -> tuple[str, ...]:
-        """Return the cells of a raw column that count as missing in addition to empty ones."""
+        """Return the cells of a raw column that count as missing in addition to empty cells."""
         return Markers(self.missing_values, self.column_markers).of(column)
 
     def features(self, frame: "pd.DataFrame") -> Float32[np.ndarray, "n f"]:
-        """Return the features of the rows of a raw table.
+        """Return the features of a raw table's rows.
+
+        A category that is not in the training rows becomes zeros, or counts as "other" if the column has this feature.
 
         Args:
-            frame: A table with the columns of the training tables, in any order; further columns are ignored. A
-                category that is not in the training rows becomes zeros, or counts as "other" if there is this feature.
+            frame: A table with the columns of the training tables, in any order; further columns are ignored.
 
         Raises:
             DataError: A column is missing or occurs twice, contains text instead of numbers or dates, infinite numbers,
@@ -228,7 +231,7 @@ class Preprocessing:
         for wanted, fault in ((0, "no column"), (2, "more than one column")):
             if bad := [repr(name) for name in self.columns if min(names[name], 2) == wanted]:
                 got = f"{fault} {', '.join(bad[:10])}{', ...' if len(bad) > 10 else ''}"
-                raise DataError("table", got=got, allowed="each column once", hint="name columns as in training")
+                raise DataError("table", got=got, allowed="each column once", hint="rename columns as in training")
         values = np.empty((len(frame), len(self.inputs)))
         frame = frame.set_axis(list(map(str, frame.columns)), axis="columns")
         indices: dict[str, list[int]] = {name: [] for name in self.columns}
@@ -237,18 +240,19 @@ class Preprocessing:
         for name, own in indices.items():
             column = without_markers(frame[name], self.markers_of(name))
             if self.missing == "error" and column.isna().any():
-                got, hint = name_cells(column.isna().to_numpy(), "missing"), "fill these cells, or drop their rows"
-                raise DataError(f"column {name!r}", got=got, allowed="no missing cells, as in training", hint=hint)
+                got, allowed = name_cells(column.isna().to_numpy(), "missing"), "no missing cells, as in training"
+                hint = "fill the missing cells, or drop their rows"
+                raise DataError(f"column {name!r}", got=got, allowed=allowed, hint=hint)
             values[:, own] = _numbers(column, [self.inputs[index] for index in own])
         return values
 
     def apply(self, values: Float64[np.ndarray, "n c"]) -> Float32[np.ndarray, "n f"]:
-        """Return the features of encoded rows, which `encode` returns."""
-        with np.errstate(over="ignore"):  # training checks that they are finite
+        """Return the features of rows that `encode` has encoded."""
+        with np.errstate(over="ignore"):  # `check_finite` reports overflows
             return self.transform(values).astype(np.float32)
 
     def transform(self, values: Float64[np.ndarray, "n c"]) -> Float64[np.ndarray, "n f"]:
-        """Return the result of `apply`, before it is rounded."""
+        """Return the features like `apply`, not rounded to float32."""
         indices = {feature: index for index, feature in enumerate(self.inputs)}
         last = {feature.column: index for feature, index in indices.items()}
         scaled = np.empty((len(values), len(self.outputs)))
@@ -260,17 +264,17 @@ class Preprocessing:
         return scaled
 
     def made_of(self, column: str) -> list[Feature]:
-        """Return the features of a raw column's cells: all its features but kind "missing"."""
+        """Return the features of a raw column, without kind "missing"."""
         return [feature for feature in self.outputs if feature.column == column and feature.kind != "missing"]
 
     def to_json(self) -> dict[str, Any]:
-        """Return the input of `from_json`: only numbers, texts, lists and dictionaries."""
+        """Return the preprocessing as an object of numbers, texts, lists and dictionaries, for a JSON file."""
         features = [{"name": feature.name, **asdict(feature)} for feature in self.outputs]
         return json.loads(json.dumps({"version": VERSION, **asdict(self), "outputs": features}))  # type: ignore[no-any-return]
 
     @classmethod
     def from_json(cls, value: Any) -> "Preprocessing":
-        """Read the output of `to_json`.
+        """Restore a preprocessing from the output of `to_json`.
 
         Raises:
             DataError: The value has another version, or is not such an output.
@@ -289,12 +293,12 @@ class Preprocessing:
             raise DataError("columns.json", got=got, allowed="the columns.json of a run", hint=hint) from None
 
     def find_clash(self, partner: "Preprocessing") -> tuple[Feature, Feature] | None:
-        """Return the first pair of features whose cells mean different things; None if there is none.
+        """Find the first two columns that have different names or kinds at two sites; None if all columns fit.
 
-        A column without cells fits any column, and a column of false and true fits a column of numbers.
+        An empty column fits any kind, and booleans fit numbers.
 
         Args:
-            partner: Another preprocessing with the same number of inputs.
+            partner: The other site's preprocessing, with the same number of inputs.
         """
         for mine, theirs in zip(self.inputs, partner.inputs, strict=True):
             kinds = {mine.kind, theirs.kind} - {"empty"}
@@ -303,10 +307,10 @@ class Preprocessing:
         return None
 
     def join(self, partner: "Preprocessing") -> "Preprocessing":
-        """Return the preprocessing with the kinds of both sites, each of which may have columns without cells.
+        """Combine the preprocessings of two sites: a column that is empty at a site gets the other site's kind.
 
         Args:
-            partner: A preprocessing of the same columns, not yet fitted and without a clash.
+            partner: The other site's preprocessing of the same columns, not yet fitted, without a clash.
         """
         order: tuple[Kind, ...] = ("number", "boolean", "date", "empty")
         pairs = zip(self.inputs, partner.inputs, strict=True)
@@ -332,7 +336,7 @@ def describe_scales(preprocessing: Preprocessing) -> list[str]:
 
 
 def describe_text(preprocessing: Preprocessing) -> list[str]:
-    """Return, in a list, a line that names the columns of categories and counts their values; empty without any."""
+    """Return a line for the log that names the columns of categories, in a list; an empty list without categories."""
     values = Counter(feature.column for feature in preprocessing.inputs if feature.kind == "category")
     with_other = {feature.column for feature in preprocessing.inputs if feature.kind == "other"}
     if not values:
@@ -358,7 +362,7 @@ def _numbers(column: "pd.Series[Any]", features: Sequence[Feature]) -> Float64[n
             if (bad := ~np.isin(values, (0.0, 1.0)) & ~np.isnan(values)).any():
                 got = name_cells(bad, "that are neither true nor false")
                 raise DataError(
-                    f"column {str(column.name)!r}", got=got, allowed="true and false", hint="correct these cells"
+                    f"column {str(column.name)!r}", got=got, allowed="true and false", hint="write true or false"
                 )
             return values[:, None]
         case "date":
@@ -373,7 +377,7 @@ def _numbers(column: "pd.Series[Any]", features: Sequence[Feature]) -> Float64[n
 
 
 def _fault(feature: Feature) -> str:
-    """Describe how a feature contradicts itself; "" if it does not."""
+    """Describe contradictory entries of a feature; "" if there are none."""
     bounds = [bound for bound in (feature.low, feature.high) if bound is not None]
     numeric = [feature.mean, feature.deviation, feature.fill, *feature.quantiles, *bounds]
     if not np.isfinite(numeric).all() or feature.deviation < 0 or list(feature.quantiles) != sorted(feature.quantiles):

@@ -1,4 +1,8 @@
-"""Quantiles of a column: sketches that reveal no single row, and their combination over sites."""
+"""Quantiles of a column over all sites, from sketches that do not reveal single rows.
+
+A sketch is a site's list of up to 63 quantiles. They divide the site's sorted cells into groups of nearly equal size,
+each with at least 10 cells.
+"""
 
 from collections.abc import Sequence
 
@@ -6,11 +10,11 @@ import numpy as np
 from jaxtyping import Bool, Float64, Int64
 
 FEWEST_ROWS = 10
-"""Fewest rows of a mean or a variance, and between two quantiles: fewer would reveal single rows."""
+"""The smallest number of rows behind a mean or a variance, and between two quantiles: fewer would reveal rows."""
 GROUPS = 64
-"""The largest number of groups of equal size between a site's quantiles, and between the agreed quantiles."""
+"""The largest number of groups between a site's quantiles; the number of groups between the pooled quantiles."""
 LEVELS = np.arange(1, GROUPS) / GROUPS
-"""The levels of the agreed quantiles."""
+"""The levels of the pooled quantiles."""
 
 SKEW = 5.0
 """The least ratio of the two distances from the median to the outer quantiles that `has_tails` calls a long tail."""
@@ -19,15 +23,16 @@ _FEW_VALUES = 8
 
 
 def sketch(cells: Float64[np.ndarray, "n"], count: int | None = None, min_group: int = 1) -> Float64[np.ndarray, "m"]:
-    """Return the quantiles of a column that a site reports, ascending: the borders between groups of nearly equal size.
+    """Return the quantiles of a column that a site reports, ascending.
 
-    Each group has at least 10 cells, so a quantile is at least 10 rows away from either end and from other quantiles,
-    and there are at most 64 groups. A border lies midway between two cells, so it never equals a single row's value.
+    They are the borders between up to 64 groups of nearly equal size. Each group has at least 10 cells, so at least 10
+    rows lie beyond a quantile and between two quantiles. A border is midway between two cells, so it never equals a
+    single row's value.
 
     Args:
-        cells: The cells that are not missing; with fewer than 20 there is no border.
+        cells: The cells that are not missing. Fewer than 20 cells have no border.
         count: The number of cells that the site reports, which determines the number of borders. None: all cells.
-        min_group: The least number of cells in a group. Above 10, borders that are too close together become equal.
+        min_group: The smallest number of cells in a group. Above 10, borders that are too close together become equal.
     """
     ordered, rows = np.sort(cells), len(cells)
     reported = rows if count is None else count
@@ -41,7 +46,7 @@ def sketch(cells: Float64[np.ndarray, "n"], count: int | None = None, min_group:
 
 
 def cuts(count: int) -> Int64[np.ndarray, "m"]:
-    """Return the number of sorted cells below each border between groups; one of the borders is the median.
+    """Return, for each border between groups, the number of sorted cells below the border. A border is the median.
 
     Args:
         count: The number of cells.
@@ -53,27 +58,27 @@ def cuts(count: int) -> Int64[np.ndarray, "m"]:
 def merge(
     counts: Int64[np.ndarray, "sites"], sketches: Sequence[Float64[np.ndarray, "_"]], levels: Float64[np.ndarray, "q"]
 ) -> Float64[np.ndarray, "q"]:
-    """Return quantiles of the mixture of all sites' cells of a column, ascending.
+    """Return the quantiles of all sites' cells of a column, ascending.
 
     A site's distribution function is assumed to be linear between its quantiles. The groups at both ends, whose outer
-    bounds are unknown, are assumed to be as wide as their neighbours. Cells of a site without a quantile are left out.
+    bounds are unknown, are assumed to be as wide as their neighbours. Sites without a quantile are left out.
 
     Args:
-        counts: The numbers of the sites' cells, which are their weights.
-        sketches: The sites' quantiles; at least one site has some.
-        levels: The wanted levels, ascending, in (0, 1).
+        counts: The number of each site's cells, which is the site's weight.
+        sketches: The quantiles of each site. At least one site has quantiles.
+        levels: The levels of the result, ascending, in (0, 1).
     """
     curves = [_curve(int(n), borders) for n, borders in zip(counts, sketches, strict=True) if len(borders)]
     weights = np.array([n for n, borders in zip(counts, sketches, strict=True) if len(borders)], dtype=np.float64)
     knots = np.unique(np.concatenate([xs for xs, _ in curves]))
     left, right = np.zeros_like(knots), np.zeros_like(knots)
     for weight, (xs, heights) in zip(weights / weights.sum(), curves, strict=True):
-        # if knots coincide, the function jumps: its values from the left and from the right
+        # at equal knots the distribution function jumps: take its limits from the left and from the right
         left -= weight * np.interp(-knots, -xs[::-1], -heights[::-1])
         right += weight * np.interp(knots, xs, heights)
     heights = np.maximum.accumulate(np.stack([left, right], axis=1).ravel())
     xs = np.repeat(knots, 2)
-    # if the function is constant, the middle of the interval, as for a median
+    # if the function is constant on an interval, the quantile is the middle of the interval, like a median
     low, high = np.interp(-levels, -heights[::-1], xs[::-1]), np.interp(levels, heights, xs)
     return np.maximum.accumulate(low / 2 + high / 2)
 
@@ -105,10 +110,10 @@ def choose_borders(quantiles: Float64[np.ndarray, "q"], bins: int) -> Float64[np
 
     Args:
         quantiles: The quantiles at the levels k / (q + 1), ascending.
-        bins: The number of bins; fewer result if quantiles coincide.
+        bins: The number of bins. Equal quantiles lead to fewer bins.
 
     Returns:
-        Different borders, ascending, each below the last quantile, since there may be no cell beyond it.
+        Different borders, ascending. Each is below the last quantile, since no cell may lie above the last quantile.
     """
     indices = np.rint(np.arange(1, bins) / bins * (len(quantiles) + 1)).astype(np.int64) - 1
     inner: np.ndarray = quantiles[quantiles < quantiles[-1]]
@@ -121,7 +126,7 @@ def choose_borders(quantiles: Float64[np.ndarray, "q"], bins: int) -> Float64[np
 def _curve(
     count: int, borders: Float64[np.ndarray, "m"]
 ) -> tuple[Float64[np.ndarray, "m+2"], Float64[np.ndarray, "m+2"]]:
-    """Return the knots of a site's distribution function, and its values there."""
+    """Return the knots of a site's distribution function, and the function's values at the knots."""
     first, last = (borders[1] - borders[0], borders[-1] - borders[-2]) if len(borders) > 1 else (0.0, 0.0)
     knots = np.concatenate([[borders[0] - first], borders, [borders[-1] + last]])
     return knots, np.concatenate([[0.0], cuts(count) / count, [1.0]])

@@ -1,6 +1,6 @@
-"""Lists of names in a text; a name that contains a comma or bracket is quoted, as in a csv file.
+"""Parsing of comma-separated lists of names; a name that contains a comma or bracket is quoted, as in a csv file.
 
-``age, "weight, kg", "dose [mg]"`` are three names. Inside quotes a quote is written twice, and spaces count.
+``age, "weight, kg", "dose [mg]"`` has three names. Inside quotes a quote is written twice, and spaces count.
 """
 
 import re
@@ -16,20 +16,20 @@ _NAME = re.compile(rf"\s*({_QUOTED}|[^\[]*)(.*)", re.DOTALL)
 
 
 def split_items(text: str, *, values: bool = False) -> list[str]:
-    """Return the parts of a text between commas that are not quoted.
+    """Split a text at the commas that are not quoted.
 
     Args:
         text: The text.
-        values: Whether values behind a colon may be quoted too, as in ``split_markers``.
+        values: Whether values after a colon may be quoted too, as in ``split_markers``.
     """
     return _split(text, _MARKED if values else _ITEM)
 
 
 def split_markers(item: str) -> tuple[str | None, list[str]]:
-    """Return the column of an item such as ``smoker:97|98``, and its values.
+    """Split an item such as ``smoker:97|98`` into the column and the values.
 
     Returns:
-        None and no values for an item without a colon outside quotes.
+        The column and the values; None and no values if the item has no colon outside quotes.
     """
     match = _COLUMN.fullmatch(item)
     if match is None:
@@ -38,7 +38,7 @@ def split_markers(item: str) -> tuple[str | None, list[str]]:
 
 
 def split_values(item: str) -> tuple[str, list[str] | None]:
-    """Return the name of an item of `split_items`, and the values in its brackets: ``sex[f|m]``.
+    """Split an item such as ``sex[f|m]`` into the name and the values in brackets.
 
     Returns:
         The name, "" if its quotes do not close; and the values, None without brackets.
@@ -55,7 +55,7 @@ def split_values(item: str) -> tuple[str, list[str] | None]:
 
 
 def unquote(part: str) -> str:
-    """Return the name or value that a part of a list stands for, without spaces; "" if its quotes do not close."""
+    """Return a name or value without its quotes and surrounding spaces; "" if its quotes do not close."""
     part = part.strip()
     if not part.startswith('"'):
         return part
@@ -63,7 +63,7 @@ def unquote(part: str) -> str:
 
 
 def quote(name: str) -> str:
-    """Return a name in the form that a list needs, quoted if necessary."""
+    """Return a name for a list: quoted if it contains special characters."""
     plain = name == name.strip() and not re.search(r'[\[\]|,"]', name)
     return name if plain else '"' + name.replace('"', '""') + '"'
 

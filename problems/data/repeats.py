@@ -1,4 +1,7 @@
-"""A warning of columns that identify patients, whose rows would be spread over training and test rows."""
+"""A warning if several rows may belong to the same patient: such rows must not be in training and in test rows.
+
+The warning suggests the key ``group-column``, which keeps the rows of a patient together.
+"""
 
 import logging
 import re
@@ -11,9 +14,10 @@ if TYPE_CHECKING:
     import pandas as pd
 
 FEWEST_VALUES, FEWEST_IDS = 10, 20
-"""Fewest values of a column named after persons, and of other ids; columns with fewer name sites or wards."""
+"""The smallest number of different values in a column that is named after persons, and in another column of ids.
+Columns with fewer values probably identify sites or wards."""
 SHARED = 0.05
-"""Least share of rows with a repeated value, from which a column named after persons is reported."""
+"""The smallest share of rows with a repeated value for which a column that is named after persons is reported."""
 
 _PERSON = re.compile(
     r"(?i:(?:.*[\W_])?(?:patient|subject|person|participant|pat|customer|client|member|household|family|pid|mrn|ssn)s?"
@@ -23,12 +27,12 @@ _log = logging.getLogger(__name__)
 
 
 def warn_of_repeats(frame: "pd.DataFrame", unused: Iterable[str], features: Iterable[str]) -> None:
-    """Warn of each column that names persons or is named like an id, and whose values repeat.
+    """Warn of each column with repeated values whose name suggests persons or ids.
 
     Args:
         frame: The table as it was read.
-        unused: Columns that are neither features nor labels, sites or groups.
-        features: Columns of features; they are reported only if they name persons.
+        unused: The columns that are neither features nor labels, sites or groups.
+        features: The columns of features; only names that suggest persons are reported.
     """
     suspects = {name: bool(_PERSON.fullmatch(name)) for name in (*unused, *features)}
     ids = {name for name in unused if ID_NAME.fullmatch(name)}

@@ -57,7 +57,7 @@ class SampleFormat:
 
     @classmethod
     def from_json(cls, value: Any) -> Self:
-        """Read the output of `to_json`.
+        """Restore a format from the output of `to_json`.
 
         Raises:
             DataError: The value is not such an object.
@@ -69,7 +69,8 @@ class SampleFormat:
             return cls(tuple(map(int, shape)), pixels, tuple(map(str, negative)), tuple(map(str, positive)), pixel_max)
         except (TypeError, KeyError, ValueError, AssertionError):
             allowed = f"an object with {', '.join(_KEYS)}"
-            raise DataError("samples", got=repr(value), allowed=allowed, hint="see docs/run-directory.md") from None
+            hint = "restore result.json, see docs/run-directory.md"
+            raise DataError("samples", got=repr(value), allowed=allowed, hint=hint) from None
 
     def to_json(self) -> dict[str, Any]:
         """Return the format as a JSON object."""

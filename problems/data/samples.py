@@ -127,7 +127,7 @@ def label_classes(labels: NDArray[Any], what: str = "labels") -> tuple[tuple[str
         missing = int(np.count_nonzero(labels != labels))
     if missing:
         got = f"{missing:,} of {len(labels):,} missing"
-        raise DataError(what, got=got, allowed="no missing labels", hint="fill these labels, or drop their rows")
+        raise DataError(what, got=got, allowed="no missing labels", hint="fill the missing labels, or drop their rows")
     values, codes = np.unique(labels.astype(str) if labels.dtype.kind == "O" else labels, return_inverse=True)
     texts = [as_text(value) for value in values]
     by_value = all(map(is_number, texts))
@@ -294,4 +294,4 @@ def check_finite(features: Shaped[np.ndarray, "n *shape"]) -> None:
     if not finite.all():
         bad, first = f"{int((~finite).sum()):,} of {len(features):,} samples", int(np.argmin(finite)) + 1
         got = f"{bad} that are not finite in float32, the first is row {first:,}"
-        raise DataError("features", got=got, allowed="finite numbers", hint="replace these values, or drop the rows")
+        raise DataError("features", got=got, allowed="finite numbers", hint="replace the values, or drop the rows")

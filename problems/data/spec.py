@@ -130,7 +130,7 @@ def loader_path(dataset: str) -> str:
             "dataset",
             got=got,
             allowed=f"a name that a single package registers, or '{LOADER_FORM}'",
-            hint=f"see {PAGE}",
+            hint=f"set dataset to the loader's path, see {PAGE}",
         )
 
     plugin = find_plugin(LOADERS, dataset, refuse)
@@ -195,7 +195,7 @@ def _column(part: str, text: str) -> Column:
         got, allowed = f"{text!r}: {part!r}", "two or more different values in brackets"
     else:
         return Column(name, categories)
-    raise DataError("feature-columns", got=got, allowed=allowed, hint=f"see {PAGE}")
+    raise DataError("feature-columns", got=got, allowed=allowed, hint=f"correct the list of columns, see {PAGE}")
 
 
 def parse_names(key: str, text: str) -> tuple[str, ...]:
@@ -212,7 +212,8 @@ def parse_names(key: str, text: str) -> tuple[str, ...]:
     """
     names = tuple(map(unquote, split_items(text))) if text.strip() else ()
     if "" in names or len(set(names)) < len(names):
-        raise DataError(key, got=repr(text), allowed=f"different comma-separated names; {_QUOTES}", hint=f"see {PAGE}")
+        allowed = f"different comma-separated names; {_QUOTES}"
+        raise DataError(key, got=repr(text), allowed=allowed, hint=f"correct the list of columns, see {PAGE}")
     return names
 
 

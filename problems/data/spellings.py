@@ -1,4 +1,4 @@
-"""Labels of one data set that mean the same but are written in several ways."""
+"""Check for labels that probably mean the same, but are spelled differently, such as "Yes" and "yes "."""
 
 import unicodedata
 from typing import Any
@@ -11,13 +11,13 @@ from problems.data.spec import DataError
 
 
 def check_spellings(labels: NDArray[Any]) -> None:
-    """Refuse labels that differ only in case, in spaces or in the form of a number.
+    """Check that no two labels differ only in case, spaces or the format of a number.
 
     Args:
         labels: The labels as they were read, (n,).
 
     Raises:
-        DataError: The labels have several spellings; names rows by number, since the labels may be private.
+        DataError: A label has several spellings. The error gives row numbers, since labels may be private.
     """
     if labels.dtype.kind not in "OUS" or labels.ndim != 1:
         return
@@ -35,6 +35,6 @@ def check_spellings(labels: NDArray[Any]) -> None:
 
 
 def _canonical(text: str) -> str:
-    """Return the text without the differences that `check_spellings` refuses."""
+    """Return the text in a single case, with single spaces and a standard number format."""
     plain = " ".join(unicodedata.normalize("NFKC", text).split())
     return str(float(plain)) if is_number(plain) else plain.casefold()

@@ -1,4 +1,8 @@
-"""Sites whose numbers in a column are far from the numbers of all other sites, perhaps in another unit."""
+"""Detection of sites whose numbers in a column may have another unit, such as pounds instead of kilograms.
+
+The numbers of such a site are far from the numbers of all other sites. Two signs count: a centre that is many spreads
+away, or a centre and a spread that differ from the other sites' by the same factor.
+"""
 
 from collections.abc import Sequence
 from math import log
@@ -10,12 +14,13 @@ from problems.data.agreement import Statistics, needs
 from problems.data.preprocessing import MARKS, Preprocessing
 
 FAR = 30
-"""Ratio of a deviation to the range of nearly all cells, from which the deviation comes from a few far cells."""
+"""If the deviation is more than 30 times the range of nearly all cells, a few far cells cause the deviation."""
 _SPREADS, _OFFSET = 3.0, 8.0
-"""Spreads within which the other sites agree, and spreads beyond which a site is strange in any case."""
-_RATIO, _LARGE_RATIO, _ALIKE = 1.8, 5.0, 1.5
-"""Smallest factors between two units, the second for columns whose spread is more than `_MAX_VARIATION` of the centre.
-The third is the greatest ratio between the factors of centre and spread."""
+"""Distances of centres, in spreads: the usual sites are within the first; a site beyond the second is strange."""
+_RATIO, _LARGE_RATIO = 1.8, 5.0
+"""The smallest factor between two units; the second if the spread is more than `_MAX_VARIATION` of the centre."""
+_ALIKE = 1.5
+"""The greatest ratio between the factor of the centres and the factor of the spreads."""
 _MAX_VARIATION = 0.6
 
 
@@ -27,17 +32,17 @@ def find_units(
     *,
     log_scale: bool = False,
 ) -> list[tuple[int, str]]:
-    """Return the sites whose numbers in a column are far from the numbers of all other sites, perhaps in another unit.
+    """Return the sites whose numbers in a column are far from the numbers of all other sites.
 
     Args:
-        preprocessing: Names the c numbers.
+        preprocessing: The preprocessing, which names the c numbers.
         counts: The number of cells of each site; sites without cells are left out.
-        centres: Means or medians.
-        spreads: Deviations.
-        log_scale: Whether centres and spreads are of logarithms.
+        centres: The means or medians.
+        spreads: The deviations.
+        log_scale: Whether centres and spreads were computed from the cells' logarithms.
 
     Returns:
-        The site's index, and the column with figures.
+        Pairs of a site's index and a text with the column and its figures.
     """
     strange_sites = list[tuple[int, str]]()
     for index, feature in enumerate(preprocessing.inputs):
@@ -54,6 +59,7 @@ def find_units(
         strange = _is_far(centre, spread, middle, usual, log_scale=log_scale)
         usual_sites = ~strange
         close = np.abs(centre[usual_sites] - middle) <= _SPREADS * max(usual, spread[usual_sites].max(initial=0.0))
+        # strange sites are known only if the usual sites are at least half of the sites, and agree with each other
         if 2 * strange.sum() > len(sites) or not close.all():
             continue
         usual_centres = centre[usual_sites]
@@ -70,7 +76,7 @@ def find_units(
 
 
 def _are_flags(means: Float64[np.ndarray, "s"], deviations: Float64[np.ndarray, "s"]) -> bool:
-    """Return whether all sites' numbers may be only 0 and 1, whose shares may differ much."""
+    """Return whether a column may contain only 0 and 1: its mean may then differ much between sites."""
     inside = (means >= 0) & (means <= 1)
     return bool(inside.all() and np.allclose(deviations**2, means * (1 - means), rtol=1e-3, atol=1e-9))
 
@@ -78,7 +84,7 @@ def _are_flags(means: Float64[np.ndarray, "s"], deviations: Float64[np.ndarray, 
 def _is_far(
     centre: Float64[np.ndarray, "s"], spread: Float64[np.ndarray, "s"], middle: float, usual: float, *, log_scale: bool
 ) -> Bool[np.ndarray, "s"]:
-    """Find the sites that are many spreads away, or whose centre and spread differ by a similar factor."""
+    """Find the sites that are many spreads away, or whose centre and spread both differ by a similar factor."""
     offset = np.abs(centre - middle)
     if usual == 0:
         return np.zeros(len(centre), dtype=bool)
@@ -97,7 +103,7 @@ def _is_far(
 
 
 def find_strange_sites(preprocessing: Preprocessing, sites: Sequence[Statistics]) -> list[tuple[int, str]]:
-    """Return the sites with other units, and the sites with far cells, by the sites' statistics.
+    """Return the sites that may use other units or have a few extreme cells, according to their statistics.
 
     Args:
         preprocessing: The preprocessing of all sites, not yet fitted.

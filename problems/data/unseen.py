@@ -1,4 +1,4 @@
-"""Cells of new rows that a trained model cannot use: categories missing from training, and columns without a cell."""
+"""Checks of new rows and test rows for cells that a trained model does not know, such as unknown categories."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     import pandas as pd
 
 FEWEST_ROWS = 10
-"""Fewest rows in which a column without any cell is reported: in few rows all cells may be missing by chance."""
+"""The smallest number of rows in which an empty column is reported: in fewer rows, all cells may miss by chance."""
 _QUOTED, _LISTED = 3, 8
 
 _log = logging.getLogger(__name__)
@@ -33,7 +33,7 @@ class Unseen:
     Attributes:
         column: The name of the raw column.
         values: The different texts that the model does not know, the most frequent first.
-        rows: The number of rows with such a text.
+        rows: The number of rows with an unknown text.
         cells: The number of rows whose cell is not missing.
         known: The texts that the model knows.
     """
@@ -46,11 +46,11 @@ class Unseen:
 
     @property
     def is_whole(self) -> bool:
-        """Whether the column has cells, but no known cell."""
+        """Whether the model knows none of the column's cells, and the column has any."""
         return 0 < self.rows == self.cells
 
     def describe(self, *, quote: bool) -> str:
-        """Return a sentence for a log.
+        """Describe the column's unknown cells in a sentence for the log.
 
         Args:
             quote: Whether the sentence may quote values of the rows.
@@ -60,10 +60,10 @@ class Unseen:
         return f"column {self.column!r}: {self._counts(quote)}: they belong to none of its categories"
 
     def refusal(self, hint: str) -> DataError:
-        """Return an error about a column without a known cell.
+        """Return the error for a column without a known cell.
 
         Args:
-            hint: The way to score the rows nevertheless.
+            hint: An alternative to correcting the values, which the error suggests last.
         """
         more = f", and {len(self.known) - _LISTED} more" if len(self.known) > _LISTED else ""
         allowed = f"{', '.join(map(repr, self.known[:_LISTED]))}{more}, as in training"
@@ -80,12 +80,14 @@ class Unseen:
 def find_unseen(
     preprocessing: Preprocessing, frame: pd.DataFrame, base: Mapping[str, str] = MappingProxyType({})
 ) -> list[Unseen]:
-    """Return the columns of new rows with cells that the model cannot use.
+    """Return the columns of new rows in which cells are unknown to the model, or all cells are missing.
+
+    A column with a feature for all other values (`REST`) has no unknown cells.
 
     Args:
-        preprocessing: The preprocessing of the training. A column with a feature for all other values has none.
+        preprocessing: The preprocessing of the training.
         frame: The rows, with all columns of the training.
-        base: Raw column -> the known text that has no feature, in data sets with such columns.
+        base: Raw column -> the known text that has no feature, because all features of the column are then 0.
     """
     frame = frame.set_axis(list(map(str, frame.columns)), axis="columns")
     unseen = []
@@ -109,7 +111,7 @@ def find_unseen(
 
 
 def check_test_rows(preprocessing: Preprocessing, values: Float64[np.ndarray, "n c"], train_count: int) -> None:
-    """Warn of categories in the encoded rows of a test file that do not occur in the training rows.
+    """Warn if test rows have categories that do not occur in the training rows.
 
     Args:
         preprocessing: The preprocessing of the training rows.
@@ -117,20 +119,20 @@ def check_test_rows(preprocessing: Preprocessing, values: Float64[np.ndarray, "n
         train_count: The number of training rows, which come first.
 
     Raises:
-        DataError: No cell of a column is a category of the training rows.
+        DataError: In a column, no cell of the test rows is a category of the training rows.
     """
     for name in preprocessing.columns:
         indices = [index for index, feature in enumerate(preprocessing.inputs) if feature.column == name]
         if {preprocessing.inputs[index].kind for index in indices} != {"category"}:
             continue
         bare = (values[:, indices] == 0).all(axis=1)
-        if bare[:train_count].any():  # a code without a feature occurs in training
+        if bare[:train_count].any():  # training rows also have a category without a feature
             continue
         cells = int((~np.isnan(values[train_count:, indices[0]])).sum())
         unknown = int(bare[train_count:].sum())
         if 0 < unknown == cells:
             got = f"{unknown:,} of {cells:,} cells of the test rows that are not a category of the training rows"
-            hint = "spell the values the same way in both files, or list the column in drop-columns"
+            hint = "spell the values the same way in both files, or add the column to drop-columns"
             raise DataError(f"column {name!r}", got=got, allowed="categories of the training rows", hint=hint)
         if unknown:
             words = "column %r: %d of %d cells of the test rows are not in a category of the training rows"

@@ -56,7 +56,7 @@ def validate(spec: DataSpec, *, from_site: bool = False) -> None:
     is_given = spec.partition == GIVEN
     if is_given:
         parse_rows(spec.partition_rows)
-    for key, holds, allowed in (
+    for key, is_valid, allowed in (
         ("partition-alpha", 0.0 < spec.partition_alpha < math.inf, "a number above 0"),
         ("partition-classes", spec.partition_classes >= 1, "1 or more"),
         ("partition-sites", spec.partition_sites >= 0, "0 (one part per client) or more"),
@@ -73,7 +73,7 @@ def validate(spec: DataSpec, *, from_site: bool = False) -> None:
         ("synthetic.samples", spec.synthetic_samples >= 1, "1 or more"),
         ("seed", spec.seed >= 0, "0 or a positive integer"),
     ):
-        _inside(spec, key, holds, allowed)
+        _require(spec, key, is_valid, allowed)
     _check_columns(spec)
     if spec.partition == OWN:
         _check_own(spec)
@@ -86,7 +86,7 @@ def validate(spec: DataSpec, *, from_site: bool = False) -> None:
         raise DataError("data-dir", got=NOTHING, allowed=f"a file or folder, {since} is read from files", hint=hint)
     if is_hub(spec.dataset):
         allowed = f"'', {since} is read from its hub, or from the path in its name"
-        _inside(spec, "data-dir", not spec.data_dir, allowed, f"remove data-dir, see {PAGE}")
+        _require(spec, "data-dir", not spec.data_dir, allowed, f"remove data-dir, see {PAGE}")
     if spec.dataset in DRAWN:
         nature = "has no labels and has its own sites" if spec.dataset in UNLABELLED else "has its own sites"
         only: dict[str, tuple[object, ...]] = {
@@ -99,10 +99,10 @@ def validate(spec: DataSpec, *, from_site: bool = False) -> None:
         }
         for key, values in only.items():
             allowed = f"{values[-1]!r}, {since} {nature}"
-            _inside(spec, key, _value(spec, key) in values, allowed, f"remove {key}, see {PAGE}")
+            _require(spec, key, _value(spec, key) in values, allowed, f"remove {key}, see {PAGE}")
     if spec.dataset in UNLABELLED:
         allowed = f"0, {since} has no test set"
-        _inside(spec, "validation-fraction", not spec.validation_fraction, allowed, "remove validation-fraction")
+        _require(spec, "validation-fraction", not spec.validation_fraction, allowed, "remove validation-fraction")
     if spec.partition == "natural" and spec.dataset not in SITED and not spec.site_column:
         raise DataError(
             "partition",
@@ -112,7 +112,7 @@ def validate(spec: DataSpec, *, from_site: bool = False) -> None:
         )
     if spec.dataset == OFFSET_SITES:
         allowed = f"'natural', {since} has its own 16 sites"
-        _inside(spec, "partition", spec.partition in ("iid", "natural"), allowed, f"remove partition, see {PAGE}")
+        _require(spec, "partition", spec.partition in ("iid", "natural"), allowed, f"remove partition, see {PAGE}")
 
 
 def _check_columns(spec: DataSpec) -> None:
@@ -122,26 +122,26 @@ def _check_columns(spec: DataSpec) -> None:
         parse_columns(number)
     elif spec.dataset == "svmlight":
         counts = not number or (number.isdigit() and int(number) > 0)
-        _inside(spec, "feature-columns", counts, "a number of features")
+        _require(spec, "feature-columns", counts, "a number of features")
     else:
         allowed = (
             f"'' with dataset {spec.dataset!r}, whose columns are fixed; a value with dataset "
             f"{', '.join((*TABLES, 'svmlight', HUB_FORM))}"
         )
-        _inside(spec, "feature-columns", not number, allowed, "remove feature-columns")
+        _require(spec, "feature-columns", not number, allowed, "remove feature-columns")
     tables = f"'' unless dataset is {' or '.join(TABLES)} in one file"
     if spec.dataset == "gusto":
         allowed = f"'' or {', '.join(GUSTO_SITES)}, the three levels of its sites"
-        _inside(spec, "site-column", spec.site_column in ("", *GUSTO_SITES), allowed)
+        _require(spec, "site-column", spec.site_column in ("", *GUSTO_SITES), allowed)
     else:
-        _inside(spec, "site-column", not spec.site_column or (tabular and spec.partition != OWN), tables)
+        _require(spec, "site-column", not spec.site_column or (tabular and spec.partition != OWN), tables)
     for key, names in (("missing", MISSING), ("scale", SCALES)):
         word = _value(spec, key)
-        _inside(spec, key, word in names, ", ".join(names), did_you_mean(word, names, f"see {PAGE}"))
+        _require(spec, key, word in names, ", ".join(names), did_you_mean(word, names, f"see {PAGE}"))
     Dialect.of(spec).check()
     grouped = tabular or spec.dataset == "image-folder" or is_loader(spec.dataset)
     allowed = "'' with this dataset; a column with tables, image-folder, loaders and Hugging Face"
-    _inside(spec, "group-column", grouped or not spec.group_column, allowed, "remove group-column")
+    _require(spec, "group-column", grouped or not spec.group_column, allowed, "remove group-column")
     if spec.group_column:
         check_spec(spec)
         if spec.dataset == "image-folder":
@@ -149,24 +149,24 @@ def _check_columns(spec: DataSpec) -> None:
     plain_keys = {"label-column": "", "drop-columns": "", "missing": "error", "missing-values": "", "scale": AUTO}
     for key, plain in plain_keys.items():
         got, only = _value(spec, key), f"{plain!r} with dataset {spec.dataset!r}, which is not a table"
-        _inside(spec, key, tabular or got == plain, only, f"remove {key}")
+        _require(spec, key, tabular or got == plain, only, f"remove {key}")
     for key in ("separator", "decimal", "encoding"):
         files = f"{AUTO!r} with dataset {spec.dataset!r}, or another value with dataset {' or '.join(TABLES)}"
-        _inside(spec, key, spec.dataset in TABLES or _value(spec, key) == AUTO, files, f"set {key} to {AUTO}")
+        _require(spec, key, spec.dataset in TABLES or _value(spec, key) == AUTO, files, f"set {key} to {AUTO}")
     private = "a scale except 'range' with partition 'own', since sites do not reveal their minimum and maximum"
-    _inside(spec, "scale", spec.scale != "range" or spec.partition != OWN, private)
-    _inside(spec, "bins", 2 <= spec.bins <= MAX_BINS, f"an integer from 2 to {MAX_BINS}")
+    _require(spec, "scale", spec.scale != "range" or spec.partition != OWN, private)
+    _require(spec, "bins", 2 <= spec.bins <= MAX_BINS, f"an integer from 2 to {MAX_BINS}")
     plain_bins = f"{DataSpec.bins} with scale {spec.scale!r}, or another with scale 'bins'"
-    _inside(spec, "bins", spec.scale == "bins" or spec.bins == DataSpec.bins, plain_bins, "set scale to bins")
+    _require(spec, "bins", spec.scale == "bins" or spec.bins == DataSpec.bins, plain_bins, "set scale to bins")
     images = f"0 with dataset {spec.dataset!r}, which has no image files; 0 or 8 to 16 with dataset 'image-folder'"
     depths = (0, *range(8, 17)) if spec.dataset == "image-folder" else (0,)
-    _inside(spec, "pixel-bits", spec.pixel_bits in depths, images if len(depths) == 1 else "0 or 8 to 16")
+    _require(spec, "pixel-bits", spec.pixel_bits in depths, images if len(depths) == 1 else "0 or 8 to 16")
     dropped, markers = parse_names("drop-columns", spec.drop_columns), parse_markers(spec.missing_values)
     columns = parse_columns(number) if tabular else ()
     if spec.group_column:
         used = {spec.labels_in, spec.site_column, *(column.name for column in columns)}
         allowed = "a column that is neither label-column nor site-column, nor in feature-columns"
-        _inside(spec, "group-column", spec.group_column not in used, allowed, "remove the column from the other key")
+        _require(spec, "group-column", spec.group_column not in used, allowed, "remove the column from the other key")
     needed = {spec.labels_in, spec.site_column, *(column.name for column in columns)}
     if both := needed.intersection(dropped):
         got = f"{spec.drop_columns!r}, with {min(both)!r}"
@@ -182,16 +182,16 @@ def _check_columns(spec: DataSpec) -> None:
 def _check_own(spec: DataSpec) -> None:
     own = f"with partition {OWN!r}"
     kinds = f"{', '.join(GENERIC)} or '{LOADER_FORM}', since {own} every node reads its own data"
-    _inside(spec, "dataset", spec.dataset in GENERIC or is_loader(spec.dataset), kinds)
+    _require(spec, "dataset", spec.dataset in GENERIC or is_loader(spec.dataset), kinds)
     for key in ("imbalance", "label-noise", "client-shift", "partition-sites"):
         allowed = f"0 {own}, since the sites' rows are used as they are"
-        _inside(spec, key, not _value(spec, key), allowed, f"remove {key}")
-    _inside(
+        _require(spec, key, not _value(spec, key), allowed, f"remove {key}")
+    _require(
         spec,
         "validation-fraction",
         not (spec.validation_fraction and spec.data_dir),
         f"0 {own} and a data-dir, since the server evaluates on its own file",
-        "remove data-dir, so that sites hold out rows, or remove validation-fraction",
+        "remove validation-fraction, or remove data-dir: the sites then hold out rows",
     )
 
 
@@ -202,8 +202,9 @@ def _check_known(key: str, got: str, allowed: Iterable[str]) -> None:
         raise DataError(key, got=repr(got), allowed=", ".join(names), hint=hint)
 
 
-def _inside(spec: DataSpec, key: str, holds: bool, allowed: str, hint: str = f"see {PAGE}") -> None:
-    if not holds:
+def _require(spec: DataSpec, key: str, is_valid: bool, allowed: str, hint: str = "") -> None:
+    if not is_valid:
+        hint = hint or f"set {key} to an allowed value, see {PAGE}"
         raise DataError(key, got=repr(_value(spec, key)), allowed=allowed, hint=hint)
 
 

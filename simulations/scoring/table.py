@@ -14,7 +14,7 @@ import torch
 from numpy.typing import ArrayLike
 
 from problems.data.cells import is_number
-from problems.data.preprocessing import MOST_DEVIATIONS, Feature, Preprocessing
+from problems.data.preprocessing import MAX_DEVIATIONS, Feature, Preprocessing
 from simulations.scoring.model import PROBABILITY, SCORE
 
 FEATURES = "features"
@@ -116,7 +116,7 @@ def _level(numbers: torch.Tensor, features: Sequence[Feature]) -> torch.Tensor:
 def _scale(numbers: torch.Tensor, features: Sequence[Feature]) -> torch.Tensor:
     """Return shaped numbers (n, f), standardised like `Feature.scale`."""
     mean, deviation = np.array([(feature.mean, feature.deviation) for feature in features]).T
-    bound = np.where(deviation == 0, 0.0, MOST_DEVIATIONS)
+    bound = np.where(deviation == 0, 0.0, MAX_DEVIATIONS)
     bound[(mean == 0) & (deviation == 1)] = np.finfo(np.float64).max
     divided = (numbers - _row(mean)) / _row(np.where(deviation == 0, 1.0, deviation))
     return torch.clamp(divided, _row(-bound), _row(bound))

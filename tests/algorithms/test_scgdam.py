@@ -271,7 +271,7 @@ def test_the_headline_is_whose_metrics_the_log_and_the_curves_show(
                 "'digits': imbalance: got 0.01, which leaves 0 positives to 3 of 16 clients",
                 "13 to all clients together: ",
                 "client 13 (8 without it), client 14 (8 without it), client 15 (8 without it)",
-                "raise imbalance, use fewer clients or choose another partition; see docs/data.md",
+                "raise imbalance, use fewer clients, or choose another partition; see docs/data.md",
             ],
         ),
         (40, ["to 27 of 40 clients", "client 20 (3 without it), and 19 more, allowed: a share that"]),

@@ -83,13 +83,13 @@ ROWS = [
     Row(
         "file where a folder is needed",
         run(f'{TINY} dataset="cifar10" data-dir="{{tmp}}/a.bin"'),
-        ("data-dir", "{tmp}/a.bin', which is a file", "the folder", "set data-dir to that folder"),
+        ("data-dir", "{tmp}/a.bin', which is a file", "a folder", "set data-dir to the folder of the data set's files"),
         {"a.bin": "x"},
     ),
     Row(
         "no column of labels",
         run(FILES, 'label-column="c"'),
-        ("label-column", "'c'", "one of a, b, label", "choose a column of {tmp}/data/a.csv; see docs/data.md"),
+        ("label-column", "'c'", "columns a, b, label", "choose a column of {tmp}/data/a.csv; see docs/data.md"),
         {"data/a.csv": GOOD},
     ),
     # the data files of sites and parties

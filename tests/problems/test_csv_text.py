@@ -75,7 +75,7 @@ def test_the_words_for_missing_cells_are_those_of_pandas() -> None:
 @pytest.mark.parametrize(
     ("content", "message"),
     [
-        ('a,b\n1,"f\n2,m\n3,f"\n4,m\n', "a quote in line 2 that starts a cell up to line 4, and lines between that"),
+        ('a,b\n1,"f\n2,m\n3,f"\n4,m\n', "a quote in line 2 that starts a cell up to line 4, across lines that look"),
         ('a,b\n1,"f\n2,m\n', "a quote in line 2 that starts a cell and has no counterpart up to the end of the file"),
         ('a,b\n1,f\n2,"m', "a quote in line 3 that starts a cell and has no counterpart"),
         (

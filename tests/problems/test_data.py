@@ -250,7 +250,7 @@ def test_validate_names_the_key(options: dict[str, object], message: str) -> Non
         ({}, 0, "number of clients: got 0, allowed: 1 or more"),
         ({}, 1438, "number of clients: got 1,438, but only 1,437 training samples"),
         ({"imbalance": 0.0001}, 2, "keeps no positive: the training set has 139 positives and 1,298 negatives"),
-        ({"imbalance": 0.4}, 2, "imbalance: got 0.4, which needs 865 positives.*share of 0.0967, since it can only be"),
+        ({"imbalance": 0.4}, 2, "imbalance: got 0.4, which needs 865 positives.*share of positives, 0.0967"),
         ({"partition": "linear"}, 60, "partition: got 'linear' over 60 clients, which fails .*use fewer clients"),
         ({"partition": "pathological"}, 4, "partition-classes: got 2 for each .*, allowed: 3 to 10"),
         ({"partition": "pathological", "partition_classes": 11}, 4, "classes: got 11 for each .*, allowed: 3 to 10"),

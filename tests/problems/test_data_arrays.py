@@ -22,7 +22,7 @@ def test_svmlight(tmp_path: Path) -> None:
     np.testing.assert_array_equal(both.test.features, [[0, 7, 0, 0, 0], [0, 0, 0, 0, 1]])
     assert len(both.train) == 40
     (tmp_path / "wide.svm").write_text("+1 2000000000:1\n-1 1:1\n")
-    with refuses(DataError, "dense features, which need 15 GiB, allowed: 8"):
+    with refuses(DataError, "dense features, which need 15 GiB, allowed: at most 8"):
         load(DataSpec(dataset="svmlight", data_dir=str(tmp_path / "wide.svm")), 2)
     (tmp_path / "bad.svm").write_text("+1 one:1\n")
     with refuses(DataError, "cannot be read as svmlight"):

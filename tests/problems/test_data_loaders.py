@@ -134,7 +134,7 @@ def test_a_site_loads_its_own_path(here: str, tmp_path: Path) -> None:
         ("nothing", "which returned a NoneType, allowed"),
         ("text", r"features \(1, 1\) <U1, allowed: numbers of shape \(n, ...\)"),
         ("short", r"features \(40, 2, 3\) and labels \(3,\), which do not belong together"),
-        ("mixed", r"item 39 has \(1, 3\) float32 and item 0 \(2, 3\) float32, allowed: features of one shape"),
+        ("mixed", r"item 39 has \(1, 3\) float32 and item 0 \(2, 3\) float32, allowed: features of equal shape"),
         ("unlike", r"training features \(2, 3\) float32 but test features \(1, 3\) float32"),
         ("items", r"item 0 is a ndarray, allowed: \(features, label\) for each item"),
         ("endless", "whose Dataset has no length, allowed: a map-style Dataset"),

@@ -97,8 +97,8 @@ def test_slices_in_the_files_order_are_so_with_validation_rows_of_each_site(tmp_
 @pytest.mark.parametrize(
     ("keys", "message"),
     [
-        ({"site_column": "ward"}, "site-column: got 'ward', allowed: one of age, job, constant; choose a column of"),
-        ({"site_column": "label"}, "site-column: got 'label', allowed: one of age, job, constant; choose"),
+        ({"site_column": "ward"}, "site-column: got 'ward', allowed: columns age, job, constant; choose a column of"),
+        ({"site_column": "label"}, "site-column: got 'label', allowed: columns age, job, constant; choose"),
         ({"dataset": "npz", "site_column": "ward"}, "site-column: got 'ward', allowed: '' unless dataset is csv or"),
         ({"partition": "own", "site_column": "ward"}, "site-column: got 'ward'"),
         ({"partition": "natural"}, "'natural' with dataset 'csv', which has no sites"),
@@ -209,14 +209,14 @@ def test_all_columns_that_are_no_features_are_named_at_once(tmp_path: Path) -> N
 def test_what_may_stand_for_missing_values_is_warned_of(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     table = frame().assign(pulse=[-9, -9, *range(60, 98)], shift=[-9, -1, *range(38)])
     load(DataSpec(dataset="csv", data_dir=write_table(table, tmp_path / "t.csv")), 2)
-    told = "columns contain 'pulse' -9 (2 of 40) and no other number below 0: if it means missing, list it in"
+    told = "columns contain 'pulse' -9 (2 of 40) and no other negative number: if this number means missing, list it in"
     assert caplog.messages == [f"{told} missing-values"]
 
 
 def test_a_name_that_occurs_twice(tmp_path: Path) -> None:
     (tmp_path / "t.csv").write_text("age,job,age,label\n" + "1,a,2,0\n3,b,4,1\n" * 20)
     with refuses(
-        DataError, r"t\.csv: got column 'age' more than once, allowed: different names; rename the other columns"
+        DataError, r"t\.csv: got column 'age' more than once, allowed: different names; rename the repeated columns"
     ):
         load(DataSpec(dataset="csv", data_dir=str(tmp_path)), 2)
 
@@ -241,10 +241,10 @@ def test_folders_with_too_few_or_too_many_files(tmp_path: Path) -> None:
         with refuses(DataError, message):
             load(DataSpec(dataset=dataset, data_dir=str(tmp_path / name)), 2)
 
-    refuses_file("csv", "", r"got no file in data-dir .*, allowed: one file \(.csv, .csv.gz, .csv.zip")
+    refuses_file("csv", "", r"got no file in data-dir .*, allowed: a single file \(.csv, .csv.gz, .csv.zip")
     for name in ("a.csv", "b.csv"):
         write_table(frame(), tmp_path / name)
-    refuses_file("csv", "", r"got a.csv, b.csv in data-dir .*, allowed: one file")
+    refuses_file("csv", "", r"got a.csv, b.csv in data-dir .*, allowed: a single file")
     refuses_file("csv", "nowhere", "data-dir: got .*nowhere', which does not exist")
     (tmp_path / "empty.csv").write_text("")
     refuses_file("csv", "empty.csv", r"empty.csv: got an empty file, allowed: a file with a table")

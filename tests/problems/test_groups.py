@@ -108,7 +108,7 @@ def test_groups_are_few_for_many_clients() -> None:
         ({"patient": [None] * 7 + ["a", " "] + ["b"] * 351}, {}, "'patient', which is missing in 8 of 360 rows"),
         ({}, {"partition": "shard"}, "partition: got 'shard', allowed: iid, dirichlet"),
         ({}, {"group_column": "label"}, "group-column: got 'label', allowed: a column that is neither label-column"),
-        ({}, {"group_column": "nurse"}, "group-column: got 'nurse', allowed: one of patient, code"),
+        ({}, {"group_column": "nurse"}, "group-column: got 'nurse', allowed: columns patient, code"),
         ({"label": [1] * 6 + [0] * 354}, {}, "got 1 group with positive rows, allowed: at least two groups"),
     ],
 )

@@ -93,7 +93,10 @@ def test_any_name_can_be_quoted(columns: list[tuple[str, list[str]]]) -> None:
         ("[f|m]", "is not a column"),
         ("a[f|m", "'a[f|m' is not a column"),
         ('a,"b', "'\"b' is not a column"),
-        ('"a"b', "allowed: comma-separated names, name[value|value] for text; quoted if they contain commas or"),
+        (
+            '"a"b',
+            "allowed: comma-separated names, name[value|value] for text; quoted if they contain commas or brackets",
+        ),
         ("a[f]", "allowed: two or more different values in brackets"),
         ("a[f|]", "allowed: two or more different values in brackets"),
         ("a,a[f|m]", "column 'a' occurs twice"),
@@ -127,8 +130,8 @@ def test_without_names_columns_go_by_theirs(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("change", "columns", "told"),
     [
-        ({}, "", "column 'sex': got text, allowed: numbers, and text whose values are listed; encode it the same way"),
-        ({}, "age,height", "got no column 'height' of feature-columns, allowed: one of weight, age, sex, one"),
+        ({}, "", "column 'sex': got text, allowed: numbers, and text whose values are listed; encode the column"),
+        ({}, "age,height", "got no column 'height' of feature-columns, allowed: columns weight, age, sex, one"),
         (
             {"sex": ["d"] + ["f"] * 39},
             "sex[f|m]",

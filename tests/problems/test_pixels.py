@@ -72,7 +72,7 @@ REFUSED = {
     "webp.png": (lambda path: save_frames(path, format="WEBP"), "2 frames"),
     "white.tif": (lambda path: Image.fromarray(DEEP).save(path, tiffinfo={262: 0}), "16 bits of which 0 is white"),
     "cut.png": (lambda path: path.write_bytes(b"\x89PNG\r\n\x1a\n"), "cannot be read as an image"),
-    "empty.jpg": (lambda path: path.write_bytes(b""), "its format is not known"),
+    "empty.jpg": (lambda path: path.write_bytes(b""), "an unknown format"),
 }
 
 

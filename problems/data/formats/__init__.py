@@ -1,1 +1,1 @@
-"""Readers of data sets: one module for each kind of file, bundled set or hub."""
+"""Readers of data sets: a module for each kind of file, for bundled data sets and for Hugging Face's hub."""

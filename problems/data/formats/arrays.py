@@ -1,4 +1,4 @@
-"""Arrays in files: svmlight / LIBSVM text (dense in memory) and NumPy's npz."""
+"""Readers of arrays: svmlight / LIBSVM text (dense in memory) and NumPy's npz files."""
 
 import zipfile
 import zlib
@@ -50,16 +50,16 @@ def svmlight(train: Path, test: Path | None, features: int | None = None, *, sit
 def svmlight_rows(
     path: Path, width: int, *, from_one: bool
 ) -> tuple[Float32[np.ndarray, "n {width}"], Float64[np.ndarray, "n"]]:
-    """Return the features and labels of new rows, whose indices must mean the same as in training.
+    """Return the features and labels of new rows. An index must select the same feature as in training.
 
     Args:
         path: The file.
         width: The number of the model's features.
-        from_one: Whether indices started at 1 in training. If not, their start was guessed, and the file must prove it
-            by an index that is 0 or ``width``.
+        from_one: Whether indices started at 1 in training. If False, training guessed the start, and the file must
+            show its own start by an index that is 0 or ``width``.
 
     Raises:
-        DataError: The file cannot be read, has more features, or does not show where its indices start.
+        DataError: The file cannot be read, has more features, or does not show whether indices start at 0 or 1.
     """
     loaded, labels = _load_svmlight([path], width + 1, np.float32, zero_based=True, site=False)
     matrix = loaded.tocsc()
@@ -79,13 +79,14 @@ def _dense(path: Path, matrix: Any) -> Float32[np.ndarray, "n f"]:
     rows, columns = matrix.shape
     if rows * columns * 4 > MAX_DENSE_BYTES:
         got = f"{rows:,} x {columns:,} dense features, which need {rows * columns * 4 / 2**30:.0f} GiB"
-        raise DataError(path, got=got, allowed=f"{MAX_DENSE_BYTES // 2**30} GiB", hint="choose fewer features")
+        allowed = f"at most {MAX_DENSE_BYTES // 2**30} GiB"
+        raise DataError(path, got=got, allowed=allowed, hint="use fewer rows or features")
     dense: np.ndarray = matrix.toarray()
     return dense
 
 
 def a9a(path: Path) -> Source:
-    """Return the rows of `path`, with 123 features; a row's site is its education, one of 16 columns.
+    """Return the rows of the data set a9a, with 123 features. A row's site is the person's education (16 levels).
 
     Raises:
         DataError: See `svmlight`; or a row does not have exactly one level of education.
@@ -104,15 +105,15 @@ def read_svmlight(
 ) -> tuple[Any, Float64[np.ndarray, "n"], int | None]:
     """Read svmlight text.
 
-    The start of the indices, 0 or 1, is guessed from the files. With a fixed number of features it is 1. It is also 1
-    in a site's file, because different guesses would shift one site's columns against another's.
+    Indices start at 1 if the number of features is fixed, or if the file belongs to a site: different guesses at two
+    sites would shift their columns. In other cases the start, 0 or 1, is guessed from the files.
 
     Args:
         train: The file of the training rows.
         test: The file of the test rows; None without test rows.
-        features: The number of features; None: as many as occur.
+        features: The number of features. None: the largest index that occurs determines the number.
         dtype: The features' number type.
-        site: Whether the file belongs to one site.
+        site: Whether the file belongs to a single site.
 
     Returns:
         The rows as CSR (n, f), their labels, and the number of training rows, None without a test file.
@@ -138,7 +139,7 @@ def _load_svmlight(
             streams = [stack.enter_context(open_packed(path)) for path in paths]
             loaded: list[Any] = load_svmlight_files(streams, n_features=features, dtype=dtype, zero_based=zero_based)
     except (OSError, EOFError, zlib.error, ValueError) as error:
-        why = type(error).__name__ if site else error  # the error quotes the file, and a site's errors leave the site
+        why = type(error).__name__ if site else error  # the error quotes the file, and the server gets a site's errors
         got, hint = f"a file that cannot be read as svmlight ({why})", "repair the file, or set dataset to its kind"
         key = " or ".join(map(str, paths))
         raise DataError(key, got=got, allowed="lines such as '1 3:0.5 7:1'", hint=hint) from error
@@ -146,13 +147,13 @@ def _load_svmlight(
 
 
 def npz(train: Path, test: Path | None) -> Source:
-    """Return the arrays of an npz file: `X` and `y` (or `features` and `labels`), `X_test` and `y_test` if present.
+    """Return the samples of an npz file: `X` and `y` (or `features` and `labels`), `X_test` and `y_test` if present.
 
-    uint8 features are pixels. A file of MedMNIST can be used as it is; its validation images join the training images.
+    uint8 features are pixels. The function also reads MedMNIST's files; their validation images become training images.
 
     Args:
         train: The file.
-        test: A separate file with the test arrays; None without such a file.
+        test: A separate file with the test arrays; None if there is no separate file.
 
     Raises:
         DataError: A needed array is missing; lists the names in the file.
@@ -166,11 +167,11 @@ def npz(train: Path, test: Path | None) -> Source:
 
 
 def join(where: str | Path, pair: Pair, held_out: Pair | None) -> Source:
-    """Combine training arrays and, if there are any, test arrays in one source.
+    """Combine training arrays and test arrays in a `Source`.
 
     Args:
         where: The origin of the arrays, for the error.
-        pair: The features (n, *shape) and labels (n,) of the training rows, valid for `check_pair`.
+        pair: The features (n, *shape) and labels (n,) of the training rows, which `check_pair` has checked.
         held_out: The arrays of the test rows; None without test rows.
 
     Raises:
@@ -184,7 +185,10 @@ def join(where: str | Path, pair: Pair, held_out: Pair | None) -> Source:
         ours, theirs = (f"{array.shape[1:]} {array.dtype}" for array in (features, test_features))
         got = f"training features {ours} but test features {theirs}"
         raise DataError(
-            where, got=got, allowed="equal shapes and types", hint="convert both to the same shape and type"
+            where,
+            got=got,
+            allowed="equal shapes and types",
+            hint="convert training and test features to the same shape and type",
         )
     return make_source(
         np.concatenate((labels, test_labels)), concatenate((features, test_features)), train_count=len(labels)
@@ -192,10 +196,10 @@ def join(where: str | Path, pair: Pair, held_out: Pair | None) -> Source:
 
 
 def npz_rows(path: Path) -> tuple[NDArray[Any], NDArray[Any] | None]:
-    """Return the features of new rows, and their labels if there are any; of the test split if the file has one.
+    """Return the features and labels of new rows: the test split's if the file has a test split. Labels may be None.
 
     Raises:
-        DataError: There are no features, or the arrays do not fit together.
+        DataError: The file has no features, or a different number of labels.
     """
     arrays = _arrays(path)
     for ending in ("_test", ""):
@@ -207,12 +211,12 @@ def npz_rows(path: Path) -> tuple[NDArray[Any], NDArray[Any] | None]:
 
 
 def _lacking(path: Path, arrays: dict[str, NDArray[Any]], wanted: str) -> DataError:
-    got, hint = f"arrays {', '.join(arrays) or 'none'}", "save the arrays under these names"
-    return DataError(path, got=got, allowed=f"arrays {wanted}", hint=hint)
+    got = f"arrays {', '.join(arrays)}" if arrays else "no arrays"
+    return DataError(path, got=got, allowed=f"arrays {wanted}", hint=f"save the arrays as {wanted}")
 
 
 def _arrays(path: Path) -> dict[str, NDArray[Any]]:
-    """Return the arrays of an npz file; MedMNIST's arrays get our names."""
+    """Return the arrays of an npz file; MedMNIST's arrays are renamed to X, y, X_test and y_test."""
     try:
         with path.open("rb") as file, np.load(file, allow_pickle=False) as archive:
             arrays = {name: archive[name] for name in archive.files}
@@ -224,7 +228,7 @@ def _arrays(path: Path) -> dict[str, NDArray[Any]]:
 
 
 def _from_medmnist(arrays: dict[str, NDArray[Any]]) -> dict[str, NDArray[Any]]:
-    """Return MedMNIST's arrays under our names: images (n, channels, height, width), labels (n,)."""
+    """Return MedMNIST's arrays as X and X_test (n, channels, height, width), y and y_test (n,)."""
 
     def join(part: str, *splits: str) -> NDArray[Any]:
         return np.concatenate([arrays[f"{split}_{part}"] for split in splits])
@@ -244,13 +248,13 @@ def _pair(path: Path, arrays: dict[str, NDArray[Any]], ending: str) -> Pair | No
         return None
     if features is None or labels is None:
         got = f"only one of features and labels{ending}: {', '.join(arrays)}"
-        raise DataError(path, got=got, allowed="both features and labels", hint="save the missing array too")
+        raise DataError(path, got=got, allowed="both features and labels", hint="save features and labels")
     check_pair(path, features, labels)
     return features, labels
 
 
 def check_pair(where: str | Path, features: NDArray[Any], labels: NDArray[Any] | None) -> None:
-    """Check features and, if there are any, labels.
+    """Check the shapes and types of features and labels.
 
     Args:
         where: The origin of the arrays, for the error.

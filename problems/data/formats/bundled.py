@@ -1,4 +1,4 @@
-"""Data that needs no file: scikit-learn's two small sets, and the synthetic sites and clients."""
+"""Data sets that need no download: scikit-learn's digits and breast cancer, and the synthetic data sets."""
 
 import math
 from importlib.metadata import distribution
@@ -48,7 +48,7 @@ def breast_cancer() -> Source:
 
 
 def _read(name: str, header: int = 0) -> tuple[Float64[np.ndarray, "n f"], Int64[np.ndarray, "n"]]:
-    """Return the result of scikit-learn's loaders, whose imports would cost a deployed site seconds per message."""
+    """Return the data of scikit-learn's loaders, without their imports, which take seconds for each message."""
     path = distribution("scikit-learn").locate_file(f"sklearn/datasets/data/{name}")
     table = np.loadtxt(str(path), delimiter=",", skiprows=header)
     return table[:, :-1], table[:, -1].astype(np.int64)
@@ -96,7 +96,7 @@ def synthetic_sparse_logistic(
 
 
 def synthetic_offset_sites(seed: int) -> Source:
-    """Return 16 sites with an offset each: 11,520 rows of 10 features, classes "0" and "1".
+    """Return 16 sites, each with its own offset in a feature: 11,520 rows of 10 features, classes "0" and "1".
 
     docs/data-sets.md explains the distribution.
     """
@@ -124,15 +124,16 @@ def synthetic_offset_sites(seed: int) -> Source:
 
 
 def synthetic_long_servedio(seed: int) -> Source:
-    """Return 8,000 rows of 21 features on which a convex loss fails if labels are flipped, classes "0" and "1".
+    """Return 8,000 rows of 21 features on which a convex loss fails if labels are flipped; classes "0" and "1".
 
-    Long and Servedio, "Random classification noise defeats all convex potential boosters", 2010. A feature is the label
-    as -1 or 1, or its opposite; docs/data-sets.md explains which. Half of the rows are for training.
+    Long and Servedio, "Random classification noise defeats all convex potential boosters", 2010. Each feature equals
+    the label, as -1 or 1, or the opposite label; docs/data-sets.md explains which. Half of the rows are for training.
     """
     rng = stream(seed, "long-servedio")
     labels = rng.integers(0, 2, 2 * NOISY_ROWS)  # (n,)
     kind = rng.integers(0, 4, len(labels))
-    # How many of the first 11 features and of the last 10 equal the label: all, the first only, or 5 and 6 at random.
+    # The numbers of features that equal the label among the first 11 and the last 10, for each kind of row: all
+    # features, only the first 11, or 5 and 6 random features.
     counts = np.array([(11, 10), (11, 0), (5, 6), (5, 6)])[kind]
     ranks = [rng.random((len(labels), width)).argsort(axis=1) for width in (11, 10)]
     is_label = np.concatenate([ranks[part] < counts[:, part, None] for part in (0, 1)], axis=1)

@@ -1,4 +1,4 @@
-"""CIFAR-10 and CIFAR-100 in the forms of their page: pickled "python version" and binary files."""
+"""Reader of CIFAR-10 and CIFAR-100, as pickles ("python version") or binary files from the data sets' page."""
 
 import _codecs
 import io
@@ -15,8 +15,8 @@ from problems.data.spec import DataError
 
 IMAGE_BYTES = 3 * 32 * 32
 
-# Names of the training files and, last, the test file; the labels' key in a pickle; the number of label bytes before
-# an image in a binary file, whose name ends in .bin.
+# The names of the training files and, last, the test file (with the ending .bin for binary files); the labels' key in
+# a pickle; the number of label bytes before an image in a binary file.
 BATCHES: dict[str, tuple[tuple[str, ...], bytes, int]] = {
     "cifar10": ((*(f"data_batch_{number}" for number in range(1, 6)), "test_batch"), b"labels", 1),
     "cifar100": (("train", "test"), b"fine_labels", 2),
@@ -27,7 +27,7 @@ Batch = tuple[UInt8[np.ndarray, "n 3072"], Int64[np.ndarray, "n"]]
 
 
 class _ArraysOnly(pickle.Unpickler):
-    """Unpickler that rebuilds containers, numbers, text and NumPy arrays, and refuses all other names in a file."""
+    """A safe unpickler: it loads containers, numbers, text and NumPy arrays, and no other object."""
 
     _allowed: dict[tuple[str, str], Any] = {  # noqa: RUF012 - never written to
         ("numpy", "ndarray"): np.ndarray,
@@ -48,14 +48,14 @@ def cifar(name: str, root: Path) -> Source | None:
     """Return a data set from its files.
 
     Args:
-        name: "cifar10", or "cifar100", for which the fine labels are read.
-        root: The folder of the files, or the folder above it.
+        name: "cifar10", or "cifar100", whose fine labels are read.
+        root: The folder of the files, or the folder above that folder.
 
     Returns:
-        All rows; None if there is no file of either form.
+        All rows; None if the folders contain no such file.
 
     Raises:
-        DataError: Some batches are missing, damaged, or contain anything but arrays.
+        DataError: A file is missing or damaged, or contains other objects than arrays.
     """
     names, key, label_bytes = BATCHES[name]
     for home in homes(root):

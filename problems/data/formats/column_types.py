@@ -1,4 +1,4 @@
-"""The types of text columns, independent of spaces around cells."""
+"""Types of a csv file's columns: a column of numbers with spaces around them is numeric, not text."""
 
 import io
 from collections.abc import Collection
@@ -30,9 +30,9 @@ NA_WORDS = frozenset(
         "null",
     )
 )
-"""Cells that pandas reads as missing."""
+"""The cells that pandas reads as missing."""
 POINTS_BETWEEN_THOUSANDS = r"[-+]?[1-9]\d{0,2}(?:\.\d{3})*(?:,\d+)?|0"
-"""Numbers that may have points between thousands, such as 1.234 or 1.234,5."""
+"""A pattern of numbers that may have points between thousands, such as 1.234 or 1.234,5."""
 
 
 def is_text(column: "pd.Series[Any]") -> bool:
@@ -55,16 +55,16 @@ def text_columns(frame: "pd.DataFrame", excluded: Collection[str] = ()) -> list[
 
 
 def distinct_cells(column: "pd.Series[Any]") -> "pd.Series[Any]":
-    """Return the different cells of a column, without missing ones."""
+    """Return the different cells of a column, without missing cells."""
     import pandas as pd
 
     return pd.Series(column.unique(), dtype=column.dtype).dropna()
 
 
 def count_share(column: "pd.Series[Any]", pattern: str) -> float:
-    """Return the share of the different cells of a text column, without missing ones, that a pattern matches.
+    """Return the share of a text column's different cells that match a pattern.
 
-    Spaces around cells are ignored. 0 for a column without cells.
+    Spaces around cells and missing cells are ignored. 0 for a column without cells.
     """
     cells = distinct_cells(column).str.strip()
     cells = cells[~cells.isin(NA_WORDS)]
@@ -72,7 +72,7 @@ def count_share(column: "pd.Series[Any]", pattern: str) -> float:
 
 
 def convert_spaced(frame: "pd.DataFrame", words: Collection[str], decimal: str) -> "pd.DataFrame":
-    """Convert cells that differ from missing ones, numbers or truth values only in spaces.
+    """Ignore spaces around cells: convert text columns whose cells without spaces are numbers, booleans or missing.
 
     Args:
         frame: The table that pandas has read.
@@ -97,11 +97,11 @@ def convert_spaced(frame: "pd.DataFrame", words: Collection[str], decimal: str) 
 def _retype(
     column: "pd.Series[Any]", cells: "pd.Series[Any]", stripped: "pd.Series[Any]", decimal: str
 ) -> "pd.Series[Any]":
-    """Return a column with numbers or truth values, if all its cells without spaces are such values.
+    """Convert a column to numbers or booleans, if all its cells without spaces are numbers or booleans.
 
     Args:
         column: The column.
-        cells: Its different cells.
+        cells: The column's different cells.
         stripped: The same cells without spaces around them.
         decimal: The decimal mark.
     """
@@ -109,7 +109,7 @@ def _retype(
 
     if not len(cells) or stripped.str.contains('["\r\n\x01]', regex=True).any():
         return column
-    # pandas' own parser makes the same numbers as from a file without the spaces
+    # use pandas' parser, so the numbers are the same as from a file without spaces
     lines = io.StringIO("\n".join(["cell", *stripped]))
     parsed = pd.read_csv(lines, sep="\x01", decimal=decimal, low_memory=False)["cell"]
     if is_text(parsed) or len(parsed) != len(cells):

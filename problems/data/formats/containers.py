@@ -1,4 +1,4 @@
-"""The kind of a table's file, from its first bytes: text, parquet or a workbook, perhaps packed."""
+"""Opening of a table's file: its first bytes determine the kind (text, parquet, workbook) and the compression."""
 
 import bz2
 import gzip
@@ -14,9 +14,9 @@ from typing import BinaryIO
 from problems.data.spec import DataError
 
 _HEAD = 4096
-_MOST_LAYERS = 3  # such as a csv in a zip in a gzip
+_MAX_LAYERS = 3  # of compression: a csv in a zip in a gzip has two
 _SAVE = "save the table as csv (in a spreadsheet: CSV UTF-8) or as .xlsx"
-# First bytes of files that are not supported tables, and their names.
+# The first bytes of files that are not supported tables, and the files' kinds.
 _REFUSED: tuple[tuple[bytes, str], ...] = (
     (b"\xd0\xcf\x11\xe0\xa1\xb1\x1a\xe1", "an old .xls workbook, or a workbook with a password"),
     (b"\x28\xb5\x2f\xfd", "a file that zstd has packed"),
@@ -50,7 +50,7 @@ class Contents:
         path: The file.
         kind: "text", "parquet" or "workbook".
         content: The unpacked bytes. None: the file is not packed, and `open` reads it from the disk.
-        packing: The packings that were removed, such as ("gzip",).
+        packing: The compressions that were removed, such as ("gzip",).
     """
 
     path: Path
@@ -64,7 +64,7 @@ class Contents:
 
 
 def open_table(path: Path) -> Contents:
-    """Recognise a table's file by its first bytes, and unpack it.
+    """Determine the kind of a table's file by its first bytes, and unpack the file.
 
     Raises:
         DataError: The file cannot be read, is damaged, is not a table, or is a table of an unsupported kind.
@@ -75,8 +75,8 @@ def open_table(path: Path) -> Contents:
             if not head.strip():
                 raise DataError(path, got="an empty file", allowed="a file with a table", hint="export the table again")
             while unpack := _packing(head):
-                if len(packing) == _MOST_LAYERS:
-                    got = f"a file that is packed more than {_MOST_LAYERS} times"
+                if len(packing) == _MAX_LAYERS:
+                    got = f"a file that is packed more than {_MAX_LAYERS} times"
                     raise DataError(path, got=got, allowed="a table", hint="unpack the file")
                 if content is None:
                     file.seek(0)
@@ -109,7 +109,7 @@ def open_packed(path: Path) -> BinaryIO:
 
 
 def _packing(head: bytes) -> tuple[str, Callable[[Path, bytes], bytes]] | None:
-    """Return the packing that a file's first bytes show, and the function that removes it."""
+    """Return the compression that a file's first bytes show, and the function that unpacks it; None if unpacked."""
     if head.startswith(b"\x1f\x8b"):
         return "gzip", lambda _, content: gzip.decompress(content)
     if _is_bzip2(head):
@@ -124,7 +124,11 @@ def _is_bzip2(head: bytes) -> bool:
 
 
 def _office(path: Path, content: bytes) -> str:
-    """Return "workbook" if a zip archive is a workbook, "" if it is an ordinary archive."""
+    """Return "workbook" if a zip archive is a workbook, "" if it is an ordinary archive.
+
+    Raises:
+        DataError: The archive is an unsupported office document, or has NumPy arrays.
+    """
     with zipfile.ZipFile(io.BytesIO(content)) as archive:
         names = set(archive.namelist())
         kind = archive.read("mimetype").decode("ascii", "replace") if "mimetype" in names else ""
@@ -150,7 +154,8 @@ def _only_member(path: Path, content: bytes) -> bytes:
         ]
         if len(names) != 1:
             got = f"a zip archive with {len(names)} files"
-            raise DataError(path, got=got, allowed="an archive with one file", hint="put each table into an archive")
+            hint = "put each table into a separate archive"
+            raise DataError(path, got=got, allowed="an archive with one file", hint=hint)
         return archive.read(names[0])
 
 
@@ -159,7 +164,7 @@ def _is_hidden(name: str) -> bool:
 
 
 def _refuse(path: Path, head: bytes) -> None:
-    """Refuse a file that is neither text nor parquet."""
+    """Raise DataError if the first bytes show that the file is not a table, but for example an image or JSON."""
     refused = next((name for start, name in _REFUSED if head.startswith(start)), "")
     start = head.removeprefix(b"\xef\xbb\xbf").lstrip().lower()
     if start.startswith(_MARKUP):

@@ -1,7 +1,7 @@
-"""Checks of a text table's lines before it is read: quotes, numbers of cells, empty lines.
+"""Checks of a csv file's lines before pandas reads them: quotes, numbers of cells, empty lines.
 
-For pandas, a lone quote starts a cell that ends at the next quote, lines below, and short lines end in missing cells.
-Both are errors here, which name the line of the file.
+pandas accepts a stray quote, which then starts a cell up to the next quote, perhaps many lines below. It also fills
+short lines with missing cells. Both are errors in these checks, which name the line of the file.
 """
 
 import io
@@ -20,10 +20,10 @@ _REPAIR = 'write a quote inside a quoted cell as "" and delete stray quotes'
 
 @dataclass(frozen=True)
 class Lines:
-    """The lines of a text table.
+    """Counts of a csv file's lines.
 
     Attributes:
-        total: The number of lines, including the header's.
+        total: The number of lines, including the header.
         rows: The number of rows below the header.
         empty: The number of lines that are empty or contain only spaces.
         within: The number of line breaks inside quoted cells.
@@ -36,7 +36,7 @@ class Lines:
 
 
 class NotTextError(Exception):
-    """Bytes that are not text in UTF-8. ``line`` is the first such line."""
+    """Bytes that are not text in UTF-8. ``line`` is the number of the first line with such bytes."""
 
     def __init__(self, line: int, why: str) -> None:
         super().__init__(why)
@@ -44,18 +44,19 @@ class NotTextError(Exception):
 
 
 def check_lines(path: Path, stream: BinaryIO, mark: str, columns: int, first: int) -> Lines:
-    """Check the lines below a table's header.
+    """Check and count the lines below a csv file's header.
 
     Args:
         path: The file, for errors.
-        stream: The file in UTF-8, at the first line below the header; closed at the end.
+        stream: The file in UTF-8, at the first line below the header. `check_lines` closes the stream.
         mark: The separator.
         columns: The number of columns in the header.
         first: The number of the first line below the header.
 
     Raises:
         NotTextError: A line is not in UTF-8.
-        DataError: A line has a stray quote, or more or fewer cells than the header; names the first such line.
+        DataError: A line has a stray quote, or more or fewer cells than the header; gives the number of the first
+            such line.
     """
     separators, well_quoted = columns - 1, _well_quoted(mark)
     quoted_row = _well_quoted(mark, f"{{{separators}}}")
@@ -81,7 +82,7 @@ def check_lines(path: Path, stream: BinaryIO, mark: str, columns: int, first: in
 
 
 def _well_quoted(mark: str, times: str = "*+") -> "re.Pattern[str]":
-    """Return the pattern of a record whose quotes are around whole cells, perhaps with spaces.
+    """Return the pattern of a record (a row, perhaps of several lines) whose quotes enclose whole cells.
 
     Args:
         mark: The separator.
@@ -93,7 +94,7 @@ def _well_quoted(mark: str, times: str = "*+") -> "re.Pattern[str]":
 
 
 def _check_text(path: Path, line: str, number: int) -> None:
-    """Refuse bytes that are not text."""
+    """Raise NotTextError or DataError if a line, which was decoded as latin-1, is not text in UTF-8."""
     try:
         line.encode("latin-1").decode()
     except UnicodeDecodeError as error:
@@ -107,15 +108,21 @@ def _check_text(path: Path, line: str, number: int) -> None:
 def _check_record(
     path: Path, lines: list[str], last: int, mark: str, columns: int, well_quoted: "re.Pattern[str]"
 ) -> bool:
-    """Return whether a record's lines are a row, not blank; raise DataError for the first damaged line.
+    """Check a record, which has several lines if a quoted cell has line breaks.
 
     Args:
         path: The file, for errors.
-        lines: The lines.
+        lines: The record's lines.
         last: The number of the last line.
         mark: The separator.
         columns: The number of columns in the header.
         well_quoted: The pattern of a record without stray quotes.
+
+    Returns:
+        Whether the record is a row; False for an empty line.
+
+    Raises:
+        DataError: The record has a stray quote or another number of cells than the header.
     """
     record, begin = "".join(lines), last - len(lines) + 1
     cells = count_separators(record, mark) + 1
@@ -125,7 +132,7 @@ def _check_record(
     if '"' in record and not well_quoted.fullmatch(record):
         faults.append(_describe_stray_quote(record, begin, mark))
     if len(lines) > 1 and 2 * sum(line.count(mark) == columns - 1 for line in lines) > len(lines):
-        got = f"a quote in line {begin:,} that starts a cell up to line {last:,}, and lines between that look like rows"
+        got = f"a quote in line {begin:,} that starts a cell up to line {last:,}, across lines that look like rows"
         hint = f"delete the stray quotes in lines {begin:,} and {last:,}"
         faults.append((begin, got, "quotes around single cells", hint))
     if cells != columns:
@@ -140,7 +147,11 @@ def _check_record(
 
 
 def _describe_stray_quote(record: str, begin: int, mark: str) -> tuple[int, str, str, str]:
-    """Return the line and the error of the first quote that is not at a cell's border or has no counterpart."""
+    """Describe the first quote that is inside a cell, or that no other quote closes.
+
+    Returns:
+        The number of the quote's line; ``got``, ``allowed`` and ``hint`` of the error.
+    """
     quotes = [match.start() for match in re.finditer('"', record)]
     allowed = "quotes around whole cells, in pairs"
     at = next(_find_misplaced(record, quotes, mark), len(quotes))
@@ -164,7 +175,7 @@ def _describe_stray_quote(record: str, begin: int, mark: str) -> tuple[int, str,
 
 
 def _find_misplaced(record: str, quotes: list[int], mark: str) -> Iterator[int]:
-    """Yield the indices of the quotes that are neither doubled nor, ignoring spaces, at the border of a cell."""
+    """Yield the indices of the quotes that are neither doubled nor at the border of a cell (apart from spaces)."""
     padded = f"\n{record}\n"
     for index, quote in enumerate(quotes):
         step = 1 if index % 2 else -1  # a quote that ends a cell, or that starts a cell

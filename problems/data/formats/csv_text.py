@@ -1,4 +1,4 @@
-"""Reader of text tables: it finds the dialect, checks the lines, and derives each column's type from all its cells."""
+"""Reader of csv files: finds the dialect, checks the lines, and derives each column's type from all its cells."""
 
 import codecs
 import csv
@@ -35,13 +35,13 @@ _POINT_NUMBER = r"[-+]?(?:\d+\.\d*|\.\d+)(?:[eE][-+]?\d+)?"
 _GROUPED = r"[-+]?[1-9]\d{0,2}(?:,\d{3})+|[-+]?\d+"
 _MOSTLY = 0.8
 
-# Flower's log, which shows a run's steps and which --quiet turns off
+# Flower's log, which shows a run's steps; --quiet turns it off
 _log = logging.getLogger("flwr")
 
 
 @dataclass(frozen=True)
 class _Text:
-    """A text table in UTF-8, before its cells are read.
+    """A csv file in UTF-8 whose header has been read.
 
     Attributes:
         contents: The file, in UTF-8.
@@ -49,8 +49,8 @@ class _Text:
         names: The columns' names, without spaces around them.
         start: The position of the first byte below the header.
         line: The number of the header's line.
-        notes: Differences from a plain csv file, for the log.
-        removed: The parts that were left out, for the log.
+        notes: The differences from a plain csv file, for the log.
+        removed: The parts that were not read, for the log.
     """
 
     contents: Contents
@@ -74,7 +74,7 @@ class _Text:
         import pandas as pd
 
         with self.open() as stream, warnings.catch_warnings():
-            warnings.simplefilter("ignore", pd.errors.DtypeWarning)  # `read_whole` reads such columns again
+            warnings.simplefilter("ignore", pd.errors.DtypeWarning)  # `read_whole` reads columns of mixed types again
             try:
                 frame: pd.DataFrame = pd.read_csv(
                     stream,
@@ -92,8 +92,7 @@ class _Text:
             return frame
 
     def read_whole(self, kinds: dict[str, type], decimal: str) -> "pd.DataFrame":
-        """Return the rows with each column's type from all its cells: text if any block has text."""
-
+        """Return the rows; a column is text if any of the blocks that pandas reads has text."""
         frame = self.read(kinds, decimal)
         mixed = [name for name in self.names if _is_mixed(frame[name])]
         if mixed:
@@ -104,15 +103,15 @@ class _Text:
 
 
 def read_text(contents: Contents, words: Sequence[str], dialect: Dialect) -> "pd.DataFrame":
-    """Read a text table. Log its dialect and the numbers of rows and lines, unless both are ordinary.
+    """Read a csv file. If it is not a plain csv file with a line for each row, log the dialect and the counts.
 
     Args:
         contents: The file, of kind "text".
-        words: The columns whose cells stay text, as written.
-        dialect: The settings, each perhaps `AUTO`.
+        words: The columns whose cells stay text.
+        dialect: The settings; each may be `AUTO`.
 
     Raises:
-        DataError: The table is damaged, or its dialect is uncertain; names the line, the column or the key.
+        DataError: The file is damaged, or its dialect is uncertain; names the line, the column or the key.
     """
     text, lines = _prepare(contents, dialect)
     kinds: dict[str, type] = {name: str for name in words if name in text.names}
@@ -133,12 +132,12 @@ def read_text(contents: Contents, words: Sequence[str], dialect: Dialect) -> "pd
 
 
 def read_cells(contents: Contents, names: Sequence[str], dialect: Dialect) -> "pd.DataFrame":
-    """Return columns of a text table as they are written.
+    """Return columns of a csv file as text, without conversion.
 
     Args:
         contents: The file, of kind "text".
         names: The columns.
-        dialect: The settings, each perhaps `AUTO`.
+        dialect: The settings; each may be `AUTO`.
 
     Raises:
         DataError: See `read_text`.
@@ -158,7 +157,7 @@ def _is_unnamed_and_empty(frame: "pd.DataFrame", name: str) -> bool:
 
 
 def _report(text: _Text, lines: Lines) -> str:
-    """Return a line for the log: the dialect, and the numbers of rows and lines."""
+    """Return a line for the log with the dialect and the numbers of rows and lines."""
     parts = {"of names": 1, "above the names": text.line - 1, "empty": lines.empty, "inside cells": lines.within}
     details = ", ".join(f"{number:,} {kind}" for kind, number in parts.items() if number)
     read = f"read with {', '.join(text.notes)}: " if text.notes else ""
@@ -194,12 +193,15 @@ def _check(contents: Contents, dialect: Dialect, notes: list[str]) -> tuple[_Tex
 
 
 def _decode(contents: Contents, encoding: str, line: int = 0) -> Contents:
-    """Return a file in UTF-8.
+    """Convert a file to UTF-8.
 
     Args:
         contents: The file.
         encoding: The file's encoding.
-        line: The first line that is not UTF-8, if the encoding is a guess. 0: the encoding is certain.
+        line: The number of the first line that is not UTF-8, if ``encoding`` is a guess. 0: it is certain.
+
+    Raises:
+        DataError: A line has bytes in another encoding; gives its number.
     """
     with contents.open() as stream:
         raw = stream.read()
@@ -252,7 +254,7 @@ def _read_header(contents: Contents, dialect: Dialect, notes: list[str]) -> _Tex
     stripped = [name.strip() or f"Unnamed: {column}" for column, name in enumerate(names)]
     if twice := [repr(name) for name, times in Counter(stripped).items() if times > 1]:
         got = f"column {', '.join(twice[:10])} more than once{', without the spaces around names' if spaces else ''}"
-        raise DataError(path, got=got, allowed="different names", hint="rename the other columns")
+        raise DataError(path, got=got, allowed="different names", hint="rename the repeated columns")
     if mark != ",":
         notes.insert(0, name_separator(mark))
     removed = [f"spaces around {_count(spaces, 'name')}"] if spaces else []
@@ -260,10 +262,11 @@ def _read_header(contents: Contents, dialect: Dialect, notes: list[str]) -> _Tex
 
 
 def _choose_separator(path: Path, mark: str, header: bytes, following: list[bytes], line: int) -> str:
-    """Return the separator in the settings, or else the separator that the lines show.
+    """Return the separator in the settings; if it is `AUTO`, the separator that the lines show.
 
     Raises:
-        DataError: The lines show several, or another than in the settings; or the first line is a title.
+        DataError: The lines show several separators, or not the separator in the settings; or the first line is a
+            title.
     """
     guess, certain = guess_separator([header, *following])
     count = header.count(guess.encode())
@@ -285,10 +288,13 @@ def _choose_separator(path: Path, mark: str, header: bytes, following: list[byte
 
 
 def _read_decimals(text: _Text, kinds: dict[str, type], dialect: Dialect) -> tuple["pd.DataFrame", str]:
-    """Read the cells with the decimal mark in the settings, or else with the mark that the columns show.
+    """Read the cells with the decimal mark in the settings; if it is `AUTO`, with the mark that the columns show.
+
+    Returns:
+        The rows and the decimal mark.
 
     Raises:
-        DataError: Columns show both marks.
+        DataError: The columns show both marks.
     """
     decimal = "." if dialect.decimal == AUTO else dialect.decimal
     frame = text.read_whole(kinds, decimal)
@@ -302,7 +308,7 @@ def _read_decimals(text: _Text, kinds: dict[str, type], dialect: Dialect) -> tup
             _check_thousands(text, frame)
     if decimal == ",":
         text.notes.insert(text.mark != ",", "decimal commas")
-        for name in text_columns(frame, kinds):  # numbers among other cells, which missing-values may name
+        for name in text_columns(frame, kinds):  # columns of numbers and texts; the texts may mean missing
             if count_share(frame[name], _COMMA_NUMBER) >= _MOSTLY:
                 cells = frame[name]
                 numbers = cells.str.fullmatch(rf"\s*(?:{_COMMA_NUMBER})\s*", na=False).astype(bool)
@@ -311,20 +317,20 @@ def _read_decimals(text: _Text, kinds: dict[str, type], dialect: Dialect) -> tup
 
 
 def _has_decimal_commas(column: "pd.Series[Any]") -> bool:
-    """Return whether most cells are numbers with decimal commas, some of which cannot be commas between thousands."""
+    """Return whether most cells are numbers with commas, and some commas cannot separate thousands."""
     return (
         count_share(column, _COMMA_NUMBER) >= _MOSTLY and count_share(column, rf"{_GROUPED}|(?!{_COMMA_NUMBER}$).*") < 1
     )
 
 
 def _check_decimals(frame: "pd.DataFrame", kinds: dict[str, type], comma: str, pointed: Sequence[str]) -> None:
-    """Raise DataError if columns of a table that is read with decimal commas have decimal points.
+    """Raise DataError if a table with decimal commas also has numbers with decimal points.
 
     Args:
         frame: The table.
         kinds: The columns that stay text.
         comma: A column with decimal commas, for the error.
-        pointed: The columns that are decimal numbers if points are decimal points.
+        pointed: The columns that pandas reads as decimal numbers with decimal points.
     """
     texts = text_columns(frame, kinds)
     either = rf"{_COMMA_NUMBER}|{_POINT_NUMBER}"
@@ -333,11 +339,11 @@ def _check_decimals(frame: "pd.DataFrame", kinds: dict[str, type], comma: str, p
     if mixed:
         got = f"'auto', with decimal commas in column {comma!r} and points in numbers of column {mixed[0]!r}"
         hint = 'write all numbers with decimal points and set decimal to "."'
-        raise DataError("decimal", got=got, allowed="equal decimal marks in all columns", hint=hint)
+        raise DataError("decimal", got=got, allowed="a single decimal mark in all columns", hint=hint)
 
 
 def _check_thousands(text: _Text, frame: "pd.DataFrame") -> None:
-    """Raise DataError if points in a table with semicolons may be between thousands: 1.234 for 1234."""
+    """Raise DataError if all points in a table with semicolons may separate thousands, as in 1.234 for 1234."""
     pointed = frame.select_dtypes("float").dropna(axis="columns", how="all")
     if not len(pointed.columns) or pointed.abs().ge(1000).any(axis=None):
         return
@@ -347,7 +353,7 @@ def _check_thousands(text: _Text, frame: "pd.DataFrame") -> None:
     if written and len(grouped) == len(cells.columns):
         got = f"'auto', with numbers in column {written[0]!r} whose points may be decimal points or between thousands"
         hint = 'set decimal to "." for decimal points, or write 1.234 as 1234'
-        raise DataError("decimal", got=got, allowed="numbers without thousands", hint=hint)
+        raise DataError("decimal", got=got, allowed="numbers without points between thousands", hint=hint)
 
 
 def _count(number: int, noun: str) -> str:

@@ -1,6 +1,7 @@
-"""Text columns whose cells are numbers with a sign or a unit, such as ``45%``, ``>60`` and ``10 mg``.
+"""Detection of text columns whose cells are numbers with a sign or a unit, such as ``45%``, ``>60`` and ``10 mg``.
 
-Categories with digits are not numbers: ``A1``, ``stage 2``, ``1st``, ``18-24`` and ``1a``. No text quotes a cell.
+Such columns should be numbers, not categories. ``A1``, ``stage 2``, ``1st``, ``18-24`` and ``1a`` are categories. No
+description quotes a cell.
 """
 
 import re
@@ -16,15 +17,16 @@ MISSING_WORDS = frozenset(
     |bdl|lod|<lod|<loq|below detection|below detection limit|not detected|hemolyzed|haemolysed|see comment|cancelled
     |canceled|#div/0!|#value!|#ref!|#name?|#num!|#null!""".replace("\n    ", "").split("|")
 )
-"""Lower-case texts that often mean "missing": they are ignored when a column of numbers is recognised."""
+"""Lower-case texts that often mean "missing" and do not count when a column of numbers is recognised."""
 SHARE = 0.8
-"""The share of numbers that makes a column numeric, and the share of a unit that makes it the column's unit."""
+"""A column is numeric if at least this share of its cells are numbers. A unit is the column's unit if at least this
+share of the cells' units are the same."""
 MIN_PLAIN = 2
-"""Fewest different plain numbers in a column in which ``>60``, ``5+``, ``(105)`` and ``5.4 H`` are numbers too. In
-other columns, such as one of ``<65`` and ``>=65``, they are categories."""
+"""``>60``, ``5+``, ``(105)`` and ``5.4 H`` are numbers in a column with at least this many different plain numbers. In
+other columns, such as a column of ``<65`` and ``>=65``, they are categories."""
 MAX_CELLS = 20_000
-"""Approximate number of cells, at equal distances, that are examined in a longer column."""
-_LONGEST_UNIT, _MOST_WORDS, _MIN_SIDES = 12, 3, 3
+"""The approximate number of cells, at equal distances, that are examined in a longer column."""
+_MAX_UNIT, _MAX_WORDS, _MIN_SIDES = 12, 3, 3
 
 _ASCII = str.maketrans(
     {
@@ -57,14 +59,14 @@ _UNIT = re.compile(
     r"/?\s*(?:[°%‰]\s*)?[^\W\d_]*(?:[/x*. ^\[\]()-]{1,2}(?:[^\W\d_]+|10\^?\d+|1[.,]73 ?m))*(?:\^?-?[23])?[.)\]]?"
 )
 _SIGNS = {"%", "‰", "°", "°C", "°F", '"', "'", "''", "¢", "€", "$", "£", "¥", "₹"}
-# a bound, a negative number, or a number outside its normal range
+# marks behind a number: of a bound (5+), of a negative number (5-), or of an abnormal result (5.4 H)
 _MARK = re.compile(
     r"[-+*!<>?†‡↑↓]|\*\*+|!!|\(\+\)|[\[(]?(?:H|L|HH|LL)[\])]?|(?i:hi|lo|high|low|abnormal|critical)"
     r"|(?i:(?:or|and) (?:more|over|above|older|up|less|below|under|fewer|younger))"
 )
 _OUT_OF = re.compile(r"(?i:/|(?:out )?of|von|sur)\s*(\d+)")
 _ORDINALS = {"st", "nd", "rd", "th", "er", "re", "e", "eme", "ème", "º", "ª", "to", "or", "and", "bis"}
-# the only units of one letter: other letters after a number make codes, as in 1a and 3D
+# the units of a single letter; a number with another letter is a code, such as 1a or 3D
 _LETTERS = set("gGlLmsShdyKkCFUMxXJWV")
 # units that may differ within a column of numbers
 _KNOWN = frozenset(
@@ -81,13 +83,13 @@ _PAIR = re.compile(r"(\d+(?:\.\d+)?)\s*(?P<mark>[/:x'±]|ft\.?)\s*(\d+(?:\.\d+)?
 
 @dataclass(frozen=True)
 class _Cell:
-    """A cell as a number.
+    """A cell that is a number.
 
     Attributes:
-        number: Its digits, which distinguish numbers.
+        number: The digits; cells with the same digits count as the same number.
         form: The description of the sign or unit, "" for a plain number.
         unit: The letters behind the number.
-        marked: Whether it is a number only if the column also has plain numbers.
+        marked: Whether the cell counts as a number only if the column also has plain numbers.
     """
 
     number: str
@@ -97,7 +99,7 @@ class _Cell:
 
 
 def find_disguise(words: Sequence[str]) -> str:
-    """Return the form of the numbers in a column of text, if they have signs or units.
+    """Describe the signs or units of the numbers in a text column.
 
     Args:
         words: The cells that are not missing, without surrounding spaces.
@@ -123,13 +125,13 @@ def find_disguise(words: Sequence[str]) -> str:
     numbers = {cell.number for cell in cells.values()}
     if not forms or len(numbers) < MIN_PLAIN or sum(counts[word] for word in cells) < SHARE * total:
         return _find_pairs(counts)
-    # a unit of only some cells could belong to a single patient
+    # do not name a rare unit, which could reveal a single patient's cell
     names = [texts[key] if 2 * count >= total or key == texts[key] else "a unit" for key, count in forms.most_common(3)]
     return f"numbers with {' or '.join(dict.fromkeys(names))}"
 
 
 def _parse(cell: str) -> _Cell | None:
-    """Return a cell as a number, or None if it is not a number with known signs."""
+    """Parse a cell as a number; None if it is not a number with known signs."""
     if _FRACTION.fullmatch(cell):
         return _Cell(cell, "fractions")
     word = cell if cell.isascii() else unicodedata.normalize("NFKC", cell).translate(_ASCII).strip()
@@ -140,7 +142,7 @@ def _parse(cell: str) -> _Cell | None:
 
 
 def _read(match: re.Match[str]) -> _Cell | None:
-    """Return a match of `_CELL` as a number, or None if the text around the number makes it a category."""
+    """Convert a match of `_CELL` to a number; None if the text around the number makes the cell a category."""
     lead, core, tail = (match["lead"] + (match["money"] or "")).strip(), match["core"], match["tail"].strip()
     if match["open"]:
         if not tail.endswith(")"):
@@ -171,7 +173,7 @@ def _read(match: re.Match[str]) -> _Cell | None:
 
 
 def _read_tail(tail: str) -> _Cell | None:
-    """Return the form of the text behind a number, or None if it makes the cell a category."""
+    """Parse the text behind a number, as a cell with the number ""; None if the text makes the cell a category."""
     if not tail:
         return _Cell("")
     if tail in _SIGNS:
@@ -181,15 +183,15 @@ def _read_tail(tail: str) -> _Cell | None:
     if whole := _OUT_OF.fullmatch(tail):
         return _Cell("", "the same number after each", f"/{whole[1]}")
     letters = any(map(str.isalpha, tail))
-    if tail.casefold().split()[0] in _ORDINALS or len(tail.split()) > _MOST_WORDS or not _UNIT.fullmatch(tail):
+    if tail.casefold().split()[0] in _ORDINALS or len(tail.split()) > _MAX_WORDS or not _UNIT.fullmatch(tail):
         return None
     if not letters or (len(tail) == 1 and tail not in _LETTERS):
         return None
-    return _Cell("", f"the unit {tail!r}" if len(tail) <= _LONGEST_UNIT else "a unit", tail)
+    return _Cell("", f"the unit {tail!r}" if len(tail) <= _MAX_UNIT else "a unit", tail)
 
 
 def _are_units(cells: dict[str, _Cell], counts: Counter[str]) -> bool:
-    """Return whether the texts behind several numbers are units: nearly all are the same, or all are well known."""
+    """Return whether the texts behind numbers are units: nearly all are equal, or all are well known."""
     units, numbers = Counter[str](), dict[str, set[str]]()
     for word, cell in cells.items():
         if cell.unit:
@@ -204,13 +206,13 @@ def _are_units(cells: dict[str, _Cell], counts: Counter[str]) -> bool:
 
 
 def _stem(unit: str) -> str:
-    """Return a unit without case, spaces, final points and a plural's ending."""
+    """Return a unit in lower case, without spaces, final points and a plural "s"."""
     plain = "".join(unit.casefold().split()).rstrip(".")
     return plain[:-1] if len(plain) > 2 and plain.endswith("s") else plain
 
 
 def _find_pairs(counts: Counter[str]) -> str:
-    """Return the form of a column with two varying numbers in each cell, such as a blood pressure of 120/80."""
+    """Describe a column with two varying numbers in each cell, such as a blood pressure of 120/80; "" for others."""
     pairs = {word: pair for word in counts if (pair := _PAIR.fullmatch(word.translate(_ASCII)))}
     if not pairs or sum(counts[word] for word in pairs) < SHARE * counts.total():
         return ""

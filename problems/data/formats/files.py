@@ -1,4 +1,4 @@
-"""Functions that find and read a data set's files."""
+"""Search for a data set's files in `data-dir`, and reading of their bytes."""
 
 import gzip
 import zlib
@@ -9,18 +9,18 @@ from problems.data.spec import DataError
 
 
 def folder(data_dir: str) -> Path:
-    """Return `data_dir` as an existing folder.
+    """Return the path of the folder `data_dir`.
 
     Raises:
-        DataError: It does not exist, or is a file.
+        DataError: The folder does not exist, or is a file.
     """
     path = Path(data_dir).expanduser()
     if path.is_dir():
         return path
     if path.exists():
-        got, allowed, hint = "is a file", "the folder of this data set's files", "set data-dir to that folder"
+        got, allowed, hint = "is a file", "a folder", "set data-dir to the folder of the data set's files"
     else:
-        got, allowed, hint = "does not exist", "an existing file or folder", "set data-dir to its path"
+        got, allowed, hint = "does not exist", "an existing file or folder", "set data-dir to an existing path"
     raise DataError("data-dir", got=f"{data_dir!r}, which {got}", allowed=allowed, hint=hint)
 
 
@@ -44,7 +44,7 @@ def find(root: Path, *names: str) -> Path | None:
 
 
 def find_all(root: Path, files: Sequence[Sequence[str]]) -> list[Path] | None:
-    """Find several files that belong together.
+    """Find all files of a data set.
 
     Args:
         root: See `find`.
@@ -58,15 +58,18 @@ def find_all(root: Path, files: Sequence[Sequence[str]]) -> list[Path] | None:
 
 
 def locate(dataset: str, data_dir: str, endings: Sequence[str]) -> tuple[Path, Path | None]:
-    """Return a generic set's training file and, if there is one, its test file.
+    """Find a user's training file and test file.
 
     Args:
-        dataset: The data set's name, for the error.
-        data_dir: The file itself, a folder with `train.*` and perhaps `test.*`, or a folder with a single such file.
+        dataset: The kind of the files, such as "csv", for the error.
+        data_dir: The training file, a folder with `train.*` and perhaps `test.*`, or a folder with a single file.
         endings: The possible endings of the files' names.
 
+    Returns:
+        The training file, and the test file or None.
+
     Raises:
-        DataError: There is no such file; lists the endings and the folder's content.
+        DataError: No file fits, or several files fit; lists the endings and the folder's files.
     """
     path = Path(data_dir).expanduser()
     if path.is_file():
@@ -82,8 +85,8 @@ def locate(dataset: str, data_dir: str, endings: Sequence[str]) -> tuple[Path, P
     if len(matches) == 1 and not by_split["test"]:
         return matches[0], None
     there = ", ".join(entry.name for entry in matches) or "no file"
-    got, allowed = f"{there} in data-dir {data_dir!r}", f"one file ({', '.join(endings)}), or train.* and test.*"
-    raise DataError(f"dataset {dataset!r}", got=got, allowed=allowed, hint="set data-dir to the file")
+    got, allowed = f"{there} in data-dir {data_dir!r}", f"a single file ({', '.join(endings)}), or train.* and test.*"
+    raise DataError(f"dataset {dataset!r}", got=got, allowed=allowed, hint="set data-dir to the training file")
 
 
 def read_bytes(path: Path) -> bytes:

@@ -1,4 +1,4 @@
-"""Conversion of a user function's data frames to arrays; all columns are numbers, and X and y share an index."""
+"""Conversion of pandas data from a user's loader to arrays: columns must be numbers, X and y must share an index."""
 
 import sys
 from collections.abc import Sequence
@@ -31,7 +31,7 @@ def read_frame(origin: str, frame: Any) -> NDArray[Any]:
 
     Args:
         origin: The name of the frame's source, for errors.
-        frame: The features, one column for each.
+        frame: The features, a column for each.
 
     Raises:
         DataError: Columns are not numbers, or have missing or infinite cells; names the columns.
@@ -50,7 +50,7 @@ def read_frame(origin: str, frame: Any) -> NDArray[Any]:
     if plain.dtype.kind == "f":
         pairs = zip(names, ~np.isfinite(plain).T, strict=True)
         if bad := [f"{name!r} ({name_cells(gaps, 'missing or infinite')})" for name, gaps in pairs if gaps.any()]:
-            hint = "fill them, or drop their rows"
+            hint = "fill the missing or infinite cells, or drop their rows"
             raise DataError(origin, got=f"columns {_join(bad)}", allowed="columns of finite numbers", hint=hint)
     return plain
 
@@ -66,10 +66,10 @@ def read_series(labels: Any) -> NDArray[Any]:
 
 
 def check_index(origin: str, features: Any, labels: Any) -> None:
-    """Check that features and labels of pandas have the same index, row by row.
+    """Check that features and labels have the same index, if both are pandas objects.
 
     Args:
-        origin: The name of their source, for errors.
+        origin: The name of the data's source, for errors.
         features: A DataFrame, or another object, which has no index.
         labels: A Series or DataFrame, or another object.
 
@@ -86,7 +86,9 @@ def check_index(origin: str, features: Any, labels: Any) -> None:
     else:
         missing = int((~label_index.isin(index)).sum())
         got = f"labels whose index differs from the rows' index ({missing:,} of {len(label_index):,} occur only in y)"
-        hint = "align them, or return X.reset_index(drop=True) and y.reset_index(drop=True) if their order is the same"
+        hint = (
+            "align X and y, or return X.reset_index(drop=True) and y.reset_index(drop=True) if their order is the same"
+        )
     raise DataError(origin, got=got, allowed="X and y with the same index in the same order", hint=hint)
 
 
@@ -94,7 +96,7 @@ def check_columns_alike(origin: str, train: Any, test: Any) -> None:
     """Check that two DataFrames have the same columns in the same order.
 
     Args:
-        origin: The name of their source, for errors.
+        origin: The name of the data's source, for errors.
         train: The training features; ignored if they are not a DataFrame.
         test: The test features; ignored if they are not a DataFrame.
 

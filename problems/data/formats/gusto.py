@@ -1,7 +1,7 @@
 """GUSTO-I: 40,830 patients with a heart attack, at 121 groups of hospitals.
 
-The GUSTO Investigators, New England Journal of Medicine 329, 1993, in the form that books on clinical prediction models
-use (Steyerberg, "Clinical Prediction Models"). The label is death within 30 days. The treatment is not a feature.
+The GUSTO Investigators, New England Journal of Medicine 329, 1993, as published with Steyerberg, "Clinical Prediction
+Models". The label is death within 30 days. The treatment is not a feature.
 """
 
 from dataclasses import replace

@@ -1,4 +1,4 @@
-"""Data sets of Hugging Face: on the hub, in its local copy, or saved to a folder."""
+"""Reader of Hugging Face data sets: from the hub, from the hub's local cache, or from a folder."""
 
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
@@ -23,7 +23,7 @@ from problems.importing import first_line
 if TYPE_CHECKING:
     import pandas as pd
 
-# Data set on the hub, its image column, its label column.
+# Image sets on the hub: the name, the image column, the label column.
 NAMED: dict[str, tuple[str, str, str]] = {
     "fashion-mnist": ("zalando-datasets/fashion_mnist", "image", "label"),
     "cifar10": ("uoft-cs/cifar10", "img", "label"),
@@ -32,17 +32,17 @@ NAMED: dict[str, tuple[str, str, str]] = {
 }
 TRAIN, VALIDATION, TEST = "train", "validation", "test"
 PROBE_SECONDS = 5.0
-# number of rows of a column of images or arrays that are read at a time
+# the number of images or arrays that are read at a time
 READ_ROWS = 128
-# files in a folder that `save_to_disk` has written
+# the files that `save_to_disk` writes into a folder
 _SAVED = ("dataset_dict.json", "state.json")
 
 
 def fetch(name: str) -> Source:
-    """Return a named image set from the hub, or from its local copy if the hub is out of reach.
+    """Return an image set in `NAMED` from the hub, or from the local cache if the hub is not reachable.
 
     Raises:
-        DataError: Neither worked; explains why in one line.
+        DataError: The image set cannot be loaded; gives the reason in one line.
     """
     address, image, label = NAMED[name]
     data_set = _open(address)
@@ -53,11 +53,10 @@ def fetch(name: str) -> Source:
 
 
 def hugging_face(dataset: str, spec: DataSpec) -> Source:
-    """Return a data set of Hugging Face.
+    """Return the rows of a Hugging Face data set.
 
-    The features are a column of images or of arrays, or columns of numbers and text, which make a table. The split
-    "train" is for training, together with "validation" if there is one, and "test" for testing; a data set with a
-    single split is for training.
+    The features are a single column of images or arrays, or a table of numbers and text. The splits "train" and
+    "validation" are for training, "test" is for testing. A single split is for training.
 
     Args:
         dataset: ``hf:owner/name``, ``hf:owner/name:configuration``, or ``hf:`` and the path of a folder.
@@ -86,8 +85,9 @@ def hugging_face(dataset: str, spec: DataSpec) -> Source:
         return from_frames(frame, test_frame, origins, spec)
     if len(columns) > 1 or spec.site_column:
         got = f"{', '.join(columns)}, of which {arrays[0]!r} contains images or arrays"
-        allowed = "a single such column, without a site-column, or columns of numbers and text"
-        raise DataError("feature-columns", got=got, allowed=allowed, hint="set feature-columns to such columns")
+        allowed = "a single column of images or arrays, without a site-column, or columns of numbers and text"
+        hint = "set feature-columns to a single column, or to columns of numbers and text"
+        raise DataError("feature-columns", got=got, allowed=allowed, hint=hint)
     held_out = test and _pair(test, arrays[0], label_column)
     source = join(f"column {arrays[0]!r}", _pair(train, arrays[0], label_column), held_out)
     return replace(source, groups=_groups([train, test], spec.group_column)) if spec.group_column else source
@@ -101,7 +101,7 @@ def _groups(splits: Sequence[Any], column: str) -> Int64[np.ndarray, "n"]:
 
 
 def _two_splits(splits: Any) -> tuple[Any, Any]:
-    """Return the training rows, and the test rows or None."""
+    """Return the training rows and the test rows; None without test rows."""
     import datasets
 
     if isinstance(splits, datasets.Dataset):
@@ -112,7 +112,7 @@ def _two_splits(splits: Any) -> tuple[Any, Any]:
             "splits",
             got=", ".join(splits),
             allowed="a split 'train', or a single split",
-            hint="save it with a split 'train'",
+            hint="save the data with a split 'train'",
         )
     if VALIDATION in splits and splits[VALIDATION] is not train:
         train = datasets.concatenate_datasets([train, splits[VALIDATION]])
@@ -133,7 +133,7 @@ def _number_type(feature: Any) -> str:
 
 
 def _frame(split: Any, columns: Sequence[str]) -> "pd.DataFrame":
-    """Return columns of numbers and text, with names instead of the numbers of classes."""
+    """Return columns of numbers and text as a data frame; classes are names, not numbers."""
     frame: pd.DataFrame = split.select_columns(list(columns)).to_pandas()
     for name in columns:
         if hasattr(split.features[name], "names"):
@@ -142,7 +142,7 @@ def _frame(split: Any, columns: Sequence[str]) -> "pd.DataFrame":
 
 
 def _class_names(split: Any, column: str) -> NDArray[Any]:
-    """Return the names of the classes in a column; None for -1, which the hub writes for a missing class."""
+    """Return each row's class name; None for -1, which means a missing class on the hub."""
     names, codes = split.features[column].names, split[column][:]
     return np.array([None if code is None or code < 0 else names[code] for code in codes], dtype=object)
 
@@ -157,11 +157,11 @@ def _pair(split: Any, column: str, label: str) -> tuple[NDArray[Any], NDArray[An
 
 
 def _rows(split: Any, column: str) -> NDArray[Any]:
-    """Return a column of images or of arrays, as uint8 if it is uint8, else as float32."""
+    """Return a column of images or arrays in a single array: uint8 for images and uint8 arrays, else float32."""
     import datasets
 
     origin, images = f"column {column!r}", isinstance(split.features[column], datasets.Image)
-    # the library widens bytes
+    # the library converts bytes to wider integers, so the column's declared type decides
     dtype = np.uint8 if images or _number_type(split.features[column]) == "uint8" else np.float32
     one_column = split.select_columns([column])
     features: NDArray[Any] = np.empty((0, 1), dtype)
@@ -172,7 +172,7 @@ def _rows(split: Any, column: str) -> NDArray[Any]:
             if not start:
                 features = allocate((len(split), *rows[0].shape), dtype)
             _check_rows(origin, rows, features.shape[1:])
-            with np.errstate(over="ignore", invalid="raise"):  # numbers that are not finite are refused later
+            with np.errstate(over="ignore", invalid="raise"):  # `check_finite` reports infinite numbers
                 features[start : start + len(rows)] = rows
             start += len(rows)
     except DataError:
@@ -186,7 +186,7 @@ def _rows(split: Any, column: str) -> NDArray[Any]:
 
 
 def _check_rows(origin: str, rows: Sequence[NDArray[Any]], shape: tuple[int, ...]) -> None:
-    """Raise DataError if rows have another shape or are not numbers."""
+    """Raise DataError if rows do not have the shape, or are not numbers."""
     for row in rows:
         if row.shape != shape:
             got, allowed = (
@@ -228,7 +228,7 @@ def _open(address: str) -> Any:
         except Exception as error:  # the library raises many unrelated types
             allowed = "the absolute path of a data set that save_to_disk wrote, or that load_dataset reads"
             raise DataError(
-                repr(address), got=first_line(error), allowed=allowed, hint="set dataset to hf: and such a path"
+                repr(address), got=first_line(error), allowed=allowed, hint="set dataset to hf: and the folder's path"
             ) from None
     online = not constants.HF_HUB_OFFLINE and _reachable(constants.ENDPOINT)
     name, _, configuration = address.partition(":")
@@ -241,12 +241,12 @@ def _open(address: str) -> Any:
             "Hugging Face's datasets",
             got=f"{state} ({first_line(error)})",
             allowed="the hub, or a local copy",
-            hint=f"save it with save_to_disk, and set dataset to '{HUB}' and the folder's path",
+            hint=f"save the data with save_to_disk, and set dataset to '{HUB}' and the folder's path",
         ) from None
 
 
 def _reachable(address: str) -> bool:
-    """Try once with a short limit: the hub's own client retries for minutes."""
+    """Return whether an address answers within `PROBE_SECONDS`; the hub's own client would retry for minutes."""
     import urllib.error
     import urllib.request
 
@@ -261,7 +261,7 @@ def _reachable(address: str) -> bool:
 
 @contextmanager
 def _offline(wanted: bool) -> Iterator[None]:
-    """Switch the hub's libraries to offline mode, in which a cached set opens without waiting."""
+    """Switch the hub's libraries to offline mode in a context, so a cached data set opens without waiting."""
     import datasets
     from huggingface_hub import constants
 

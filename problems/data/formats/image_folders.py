@@ -1,4 +1,7 @@
-"""Folders of images: class folders to train on, and new images to score. Hidden files and folders are ignored."""
+"""Readers of folders of images: class folders to train on (a folder's name is the label), and new images to score.
+
+Hidden files and folders are ignored.
+"""
 
 import logging
 import os
@@ -22,15 +25,14 @@ _log = logging.getLogger(__name__)
 
 
 def class_folders(root: Path, *, bare: bool = True, bits: int = 0, group_column: str = "") -> Source | None:
-    """Return the images of `train/<class>/` and, if there, `test/<class>/`.
-
-    Other files are counted in one line of the log.
+    """Return the images of `train/<class>/` and, if it exists, `test/<class>/`. A line of the log counts other files.
 
     Args:
-        root: The folder of `train`, or the folder above it.
-        bare: Whether `root` itself may have the class folders if there is no `train` folder.
-        bits: The bits in use of images of more than 8 bits; see `read_images`.
-        group_column: The groups of images, as in `DataSpec`. With groups, folders below the class folders count too.
+        root: The folder that contains `train`, or the folder above that folder.
+        bare: Whether the class folders may be in `root`, without a `train` folder.
+        bits: The bits in use of 16-bit images; see `read_images`.
+        group_column: The groups of images, as in `DataSpec`. With groups, folders below the class folders are read
+            too.
 
     Returns:
         All images; None without class folders.
@@ -48,7 +50,7 @@ def class_folders(root: Path, *, bare: bool = True, bits: int = 0, group_column:
 
 
 def pictures(root: Path, *, nested: bool = False) -> tuple[list[Path], list[str] | None]:
-    """Find new images: an image file, a folder of images, or class folders, perhaps in ``test`` or ``train``.
+    """Find new images: a single file, a folder of images, or class folders (in ``test``, ``train`` or ``root``).
 
     Args:
         root: The file or folder.
@@ -58,7 +60,7 @@ def pictures(root: Path, *, nested: bool = False) -> tuple[list[Path], list[str]
         The files in the order of their names, and each file's class if there are class folders.
 
     Raises:
-        DataError: There is no image, or there are both images and class folders.
+        DataError: The folder has no images, or both images and class folders.
     """
     if root.is_file():
         return [root], None
@@ -67,19 +69,19 @@ def pictures(root: Path, *, nested: bool = False) -> tuple[list[Path], list[str]
     if bool(classes) == bool(loose):
         got = "images next to class folders" if loose else f"no images{_in_words(_count_others(home, ()))}"
         allowed = f"files {', '.join(IMAGE_ENDINGS)}, or class folders of such files"
-        raise DataError(home, got=got, allowed=allowed, hint="move the images into such folders")
+        raise DataError(home, got=got, allowed=allowed, hint="move the images into class folders, or into one folder")
     paths = loose or [path for folder in classes for path in _images(folder, nested=nested)]
     _report_others(home, paths)
     return paths, [path.relative_to(home).parts[0] for path in paths] if classes else None
 
 
 def is_hidden(path: Path) -> bool:
-    """Return whether a file or folder belongs to an operating system, a notebook or an editor, not to a user."""
+    """Return whether a file or folder is hidden: an operating system, a notebook or an editor made it, not a user."""
     return path.name.startswith(".") or path.name in _SYSTEM
 
 
 def count_files(root: Path) -> str:
-    """Describe the number of files in a folder by ending, starting with ", but "; "" without files."""
+    """Describe the numbers of files in a folder for an error: ", but files 3 .txt"; "" without files."""
     return _in_words(_count_others(root, ()))
 
 
@@ -88,12 +90,12 @@ def _folders(folder: Path) -> list[Path]:
 
 
 def _classes(folder: Path, *, nested: bool = False) -> list[Path]:
-    """Return the folders with images in a folder."""
+    """Return the folders with images in a folder, which are its class folders."""
     return [entry for entry in _folders(folder) if _images(entry, nested=nested)] if folder.is_dir() else []
 
 
 def _images(folder: Path, *, nested: bool = False) -> list[Path]:
-    """Return the images of a folder and, if they are nested, of the folders below it that are not hidden."""
+    """Return the images of a folder; if they may be nested, also of the folders below it."""
     entries = [entry for entry in folder.iterdir() if not is_hidden(entry)]
     images = [entry for entry in entries if entry.suffix.lower() in IMAGE_ENDINGS and entry.is_file()]
     below = [path for entry in entries if nested and entry.is_dir() for path in _images(entry, nested=True)]
@@ -109,7 +111,9 @@ def _read_folders(root: Path, train: Path, test: Path | None, bits: int, group_c
     if unknown:
         got = f"test classes without training images: {', '.join(sorted(unknown))}"
         allowed = "training images of each class"
-        raise DataError(train.parent, got=got, allowed=allowed, hint="add images in train/, or remove these classes")
+        raise DataError(
+            train.parent, got=got, allowed=allowed, hint="add training images, or remove these classes from test/"
+        )
     _report_others(root, paths)
     read = read_images(paths, bits=bits)
     below = [path.relative_to(folder).as_posix() for folder, path in training + held_out]
@@ -136,7 +140,7 @@ def _split(folder: Path, *, nested: bool = False) -> list[tuple[Path, Path]]:
 
 
 def _count_others(root: Path, taken: Iterable[Path]) -> Counter[str]:
-    """Count the ignored files below a folder by ending and folder; a hidden folder's files are counted together."""
+    """Count the ignored files below a folder by ending and folder. The files of a hidden folder are one entry."""
     known, counts = set(taken), Counter[str]()
     for parent, names, files in os.walk(root):
         folder = Path(parent)
@@ -154,7 +158,7 @@ def _count_others(root: Path, taken: Iterable[Path]) -> Counter[str]:
 
 
 def _in_words(counts: Counter[str]) -> str:
-    """Describe the numbers of files, starting with ", but "; "" if there are none."""
+    """Describe counts of files for an error: ", but files 3 .txt"; "" if there are none."""
     texts = [f"{count:,} {kind}" for kind, count in counts.most_common(_SHOWN) if count]
     more = f" and {sum(counts.values()) - sum(dict(counts.most_common(_SHOWN)).values()):,} in other folders"
     return f", but files {', '.join(texts)}{more if len(counts) > _SHOWN else ''}" if texts else ""

@@ -1,7 +1,4 @@
-"""Readers of image files: IDX files (Fashion-MNIST) and STL-10's binary files.
-
-Pixels stay uint8 until the samples are chosen.
-"""
+"""Readers of published image sets: IDX files (Fashion-MNIST) and STL-10's binary files. Pixels are uint8."""
 
 from pathlib import Path
 

@@ -1,4 +1,7 @@
-"""Checks for table columns that must not be encoded silently: gaps, ids, other forms of dates, numbers as text."""
+"""Checks of a table's columns before they become features: missing cells, ids, unusual dates, numbers as text.
+
+A column that fails is an error, since its encoding would be wrong or useless without any sign of it.
+"""
 
 import logging
 import re
@@ -21,22 +24,22 @@ from problems.data.spec import REST, Column, DataError, DataSpec
 if TYPE_CHECKING:
     import pandas as pd
 
-MOST_VALUES = 32
-"""Most distinct values of a text column that is encoded without a list of its values."""
+MAX_VALUES = 32
+"""The largest number of different values in a text column whose values ``feature-columns`` does not list."""
 MOSTLY = 0.8
-"""The share of numbers, or of dates, from which a text column counts as one of numbers or dates with stray values. A
-column named like an id is an id if more than this share of its values are different."""
+"""A text column is recognised as numbers, or dates, with stray values if at least this share are numbers or dates. A
+column that is named like an id is an id if more than this share of its values are different."""
 FEWEST_ROWS = 20
-"""Fewest rows in which a column of integers may be recognised as an id."""
+"""The smallest number of rows in which a column of integers may be recognised as an id."""
 SENTINELS = (-9, -99, -999, -9999)
 MARKERS = ("?", "-", ".")
-"""Cells that mean "missing": they are ignored when a column of numbers is recognised."""
+"""Cells that mean "missing" and do not count when a column of numbers is recognised."""
 MIN_NUMBERS = 6
-"""Fewest different numbers with which other words for "missing" are ignored too: fewer numbers, such as 0 and 1 in
-addition to "unknown", may be codes."""
+"""The smallest number of different numbers with which `MISSING_WORDS` do not count either. Fewer numbers may be codes,
+such as 0 and 1 in addition to "unknown"."""
 
 _DROP = "list the column in drop-columns"
-_LISTING = f", or list its values in feature-columns, as in {REST},sex[f|m|{REST}]: {REST} is all others"
+_LISTING = f", or list its values in feature-columns, as in {REST},sex[f|m|{REST}]: {REST} means all other values"
 _DECIMAL = ', or in a csv set decimal to ","'
 ID_NAME = re.compile(r"(?i:(?:.*[\W_])?(?:id|uuid|mrn|ssn)(?:[\W_].*)?|idx|index|name|patient|subject)|.*[a-z]I[Dd]")
 _DATE = re.compile(r"(\d{1,4}([-/.])\d{1,2}\2\d{1,4})([T ].*)?")
@@ -56,19 +59,20 @@ def check_columns(
     site: bool = False,
     private: bool = False,
 ) -> None:
-    """Refuse all columns that cannot be features; warn of numbers that may mean missing values.
+    """Check that all columns can be features; warn of numbers that may mean "missing".
 
     Args:
-        frame: The table, in which `DataSpec.missing_values` are missing.
-        columns: The columns that are to be features. Text columns with listed values are checked for gaps only.
+        frame: The table, in which the cells in `DataSpec.missing_values` are missing.
+        columns: The columns of features. Text columns with listed values are checked for missing cells and for
+            values that are not listed.
         spec: The options, with the keys for columns.
-        errors: Earlier errors, to be reported with the others.
-        train_count: The number of training rows, if rows of a test file follow them.
-        site: Whether the file belongs to one site, so text values must be listed.
-        private: Whether the errors leave the table's owner and must not quote values; a site's errors must not either.
+        errors: Earlier errors, which are reported together with the columns' errors.
+        train_count: The number of training rows, if rows of a test file follow the training rows; else None.
+        site: Whether the file belongs to a single site: text values must be listed, and errors must not quote values.
+        private: Whether errors are sent to another party, and must not quote values.
 
     Raises:
-        DataError: Columns cannot be features; names all of them.
+        DataError: Columns cannot be features; lists all such columns.
     """
     checks = [_Check(frame[column.name], column, spec, train_count, site, site or private) for column in columns]
     faults = [fault for check in checks for fault in check.faults()]
@@ -76,15 +80,17 @@ def check_columns(
         # Equal hints in succession are printed once.
         raise DataError.join([*errors, *sorted(faults, key=lambda fault: fault.hint)])
     if doubts := [text for text in (check.sentinels() for check in checks) if text]:
-        words = "columns contain %s and no other number below 0: if it means missing, list it in missing-values"
+        words = (
+            "columns contain %s and no other negative number: if this number means missing, list it in missing-values"
+        )
         _log.warning(words, ", ".join(doubts))
     if far := [text for text in (check.far_values() for check in checks) if text]:
-        words = "columns contain %s, far from all other cells: if it means missing, list it in missing-values, for one"
-        _log.warning(f"{words} column as in 'smoker:98|99'", ", ".join(far))
+        words = "columns contain %s, far from all other cells: if these values mean missing"
+        _log.warning(f"{words}, list them in missing-values, as in 'smoker:98|99'", ", ".join(far))
 
 
 def kind_of(values: "pd.Series[Any]", spec: DataSpec) -> Kind | None:
-    """Return the kind of a column's cells, or None for text, of which each value becomes a category.
+    """Return the kind of a column's cells; None for text, each of whose values becomes a category.
 
     Numbers written as text count as numbers only if ``missing-values`` lists all other texts in the column.
 
@@ -110,7 +116,7 @@ def kind_of(values: "pd.Series[Any]", spec: DataSpec) -> Kind | None:
 
 
 def is_index(values: "pd.Series[Any]") -> bool:
-    """Return whether an unnamed column counts rows, like an index that pandas wrote: different whole numbers."""
+    """Return whether a column is an index that pandas wrote: it has no name, and different whole numbers."""
     if not _UNNAMED.fullmatch(str(values.name)) or not is_numeric(values) or values.isna().any():
         return False
     cells = numbers(values)
@@ -118,7 +124,7 @@ def is_index(values: "pd.Series[Any]") -> bool:
 
 
 def numeric_column(column: "pd.Series[Any]") -> Float64[np.ndarray, "n"]:
-    """Return a numeric column.
+    """Return a numeric column as an array.
 
     Raises:
         DataError: The column has missing or infinite values; gives their number and the first row.
@@ -131,14 +137,14 @@ def numeric_column(column: "pd.Series[Any]") -> Float64[np.ndarray, "n"]:
             f"column {str(column.name)!r}",
             got=got,
             allowed="no missing values",
-            hint="fill these cells, or drop their rows",
+            hint="fill the missing cells, or drop their rows",
         )
     return values
 
 
 @dataclass(frozen=True)
 class _Check:
-    """The checks of one column; see `check_columns` for the other fields."""
+    """The checks of a single column, ``values``; the other fields are arguments of `check_columns`."""
 
     values: "pd.Series[Any]"
     column: Column
@@ -149,7 +155,7 @@ class _Check:
 
     @cached_property
     def kind(self) -> Kind | None:
-        """The kind from `kind_of`; also None if values are listed."""
+        """The result of `kind_of`; None for a column with listed values."""
         return None if self.column.categories else kind_of(self.values, self.spec)
 
     def faults(self) -> Iterator[DataError]:
@@ -160,9 +166,9 @@ class _Check:
         try:
             gaps = self.values.isna().to_numpy()
             if self.kind is not None and gaps.all() and not self.site and self.spec.missing != "error":
-                yield self._fault("no cell that is not missing", "columns with cells", _DROP)
+                yield self._fault("missing cells only", "columns with cells", _DROP)
             if gaps.any() and self.spec.missing == "error":
-                hint = "set missing to mean, median or indicator, or fill or drop these cells"
+                hint = "set missing to mean, median or indicator, or fill the missing cells"
                 yield self._fault(name_cells(gaps, "missing"), "no missing cells", hint)
             if _has_nested(self.values):
                 hint = f"{_DROP}, or write each value into a separate column"
@@ -181,7 +187,7 @@ class _Check:
             yield error
 
     def sentinels(self) -> str:
-        """Describe a value that may mean "missing", and its frequency; "" if there is none."""
+        """Describe a negative number that may mean "missing", such as -99, and its frequency; "" if there is none."""
         if self.kind != "number":
             return ""
         cells = numbers(self.values)
@@ -191,7 +197,7 @@ class _Check:
         return f"{self.column.name!r} {smallest:g} ({int((cells == smallest).sum()):,} of {len(cells):,})"
 
     def far_values(self) -> str:
-        """Describe the values far from all others that may mean "missing", and their frequency; "" without any."""
+        """Describe extreme values that may mean "missing", and their frequency; "" if there are none."""
         if self.kind not in ("number", "date") or self.sentinels():
             return ""
         cells = days(self.values) if self.kind == "date" else numbers(self.values)
@@ -202,7 +208,10 @@ class _Check:
         return f"{self.column.name!r} {' and '.join(texts)} ({int(np.isin(cells, values).sum()):,} of {len(cells):,})"
 
     def _strangers(self) -> Iterator[DataError]:
-        """Yield an error if a site's file contains values that are not listed, although all must be."""
+        """Yield an error, or log a warning, if a column with listed values contains other values.
+
+        It is an error in a site's file only.
+        """
         listed = self.column.categories
         strange = self.values.notna().to_numpy() & ~np.isin(as_listed(texts(self.values)[0], listed), listed)
         if REST in listed or not strange.any():
@@ -211,7 +220,7 @@ class _Check:
             what = name_cells(strange, "that are not listed in feature-columns")
             _log.warning("column %r has %s: they belong to no category", self.column.name, what)
         else:
-            hint = f"list these values in feature-columns, or {REST} for all others"
+            hint = f"list all values in feature-columns, or add {REST} for all others"
             yield self._fault(name_cells(strange, "that are not listed in feature-columns"), ", ".join(listed), hint)
 
     def _faults_of_text(self, rows: Int64[np.ndarray, "there"]) -> Iterator[DataError]:
@@ -227,39 +236,41 @@ class _Check:
         markers = ", or list the missing values in missing-values"
         missing_words: Collection[str] = MISSING_WORDS if words[numbers].nunique() >= MIN_NUMBERS else MARKERS
         if numbers.sum() >= MOSTLY * (~words.str.casefold().isin(missing_words)).sum() > 0:
-            hint = f"correct or drop these cells{markers}{_LISTING}"
+            hint = f"correct or drop the cells that are not numbers{markers}{_LISTING}"
             yield self._fault(f"numbers as text{strays(numbers)}", "numbers alone", hint)
         elif _has_thousands(words):
-            hint = f"write 1,234 as 1234 or, if the comma is a decimal one, as 1.234{_DECIMAL}"
+            hint = f"write 1,234 as 1234 or, if the comma is a decimal comma, as 1.234{_DECIMAL}"
             yield self._fault("numbers with commas between thousands", "numbers without such commas", hint)
         elif _marks(words.str.replace(",", ".", regex=False)).mean() >= MOSTLY:
-            yield self._fault("numbers with decimal commas", "decimal points", f"write them with points{_DECIMAL}")
+            hint = f"write the numbers with decimal points{_DECIMAL}"
+            yield self._fault("numbers with decimal commas", "decimal points", hint)
         elif disguise := find_disguise(words.tolist()):
             pair = disguise.startswith("two")
-            hint = f"write {'each into a separate column' if pair else 'the numbers alone'}{_LISTING}"
+            hint = f"write {'each number into a separate column' if pair else 'the numbers alone'}{_LISTING}"
             yield self._fault(disguise, "a single number in each cell" if pair else "numbers alone", hint)
         elif dates.mean() >= MOSTLY:
             forms = words[dates].str.extract(_DATE)[0].str.replace(r"\d", "0", regex=True)
             form = forms.value_counts().index[0]
             iso = form == "0000-00-00"
-            hint = f"correct these cells{markers}" if iso else f"write the dates in this form, or {_DROP}"
+            correct = f"correct the cells that are not dates{markers}"
+            hint = correct if iso else f"write the dates as year-month-day, or {_DROP}"
             got = f"dates{strays(dates)}" if iso else f"dates in the form {form}"
             yield self._fault(got, "dates in the form 0000-00-00, years first", hint)
         elif ID_NAME.fullmatch(self.column.name) or (different > 2 and 2 * different > len(words)):
             yield self._an_id
-        elif different > MOST_VALUES:
+        elif different > MAX_VALUES:
             listing = f"list the frequent values in feature-columns with {REST} for all others, as in "
-            hint = f"{_DROP} or encode it, or {listing}{self._example(words)}"
-            yield self._fault(f"text of {different:,} different values", f"at most {MOST_VALUES}", hint)
+            hint = f"{_DROP}, encode the column as numbers, or {listing}{self._example(words)}"
+            yield self._fault(f"text of {different:,} different values", f"at most {MAX_VALUES} values", hint)
         elif self.site:
             allowed, hint = (
                 "numbers, and text whose values are listed",
-                f"encode it the same way at every site{_LISTING}",
+                f"encode the column as numbers in the same way at every site{_LISTING}",
             )
             yield self._fault("text", allowed, hint)
 
     def _example(self, words: "pd.Series[str]") -> str:
-        """Make an entry of feature-columns with the most frequent values, or with invented ones if they are private."""
+        """Return an example for feature-columns, with the column's most frequent values unless these are private."""
         frequent = words.value_counts().index[:2].tolist()
         if self.private or len(frequent) < 2:
             return f"job[baker|nurse|{REST}]"
@@ -283,14 +294,14 @@ def _has_thousands(words: "pd.Series[str]") -> bool:
 
 
 def _has_nested(values: "pd.Series[Any]") -> bool:
-    """Return whether cells contain several values, which is possible in a parquet file."""
+    """Return whether cells contain lists or the like, which is possible in a parquet file."""
     if values.dtype != object:
         return False
     return any(isinstance(cell, list | tuple | dict | set | np.ndarray) for cell in values)
 
 
 def _is_id(numbers: Float64[np.ndarray, "n"], name: str) -> bool:
-    """Return whether whole numbers count rows, from any number, or nearly all differ in a column named like an id."""
+    """Return whether numbers are ids: they count the rows, or the name suggests ids and nearly all numbers differ."""
     if len(numbers) < FEWEST_ROWS or not (numbers == np.round(numbers)).all():
         return False
     counted = bool((np.diff(numbers) == 1).all())

@@ -1,4 +1,4 @@
-"""Data from a user's function: ``dataset = "package.module:loader"``."""
+"""Reader of data that a user's function, the loader, returns: ``dataset = "package.module:loader"``."""
 
 import inspect
 import logging
@@ -38,10 +38,10 @@ def call_loader(path: str, data_dir: str, seed: int, *, site: bool = False, grou
         seed: The run's seed.
         site: Whether the data belong to one site. Its error messages are sent to the server, so they must not quote the
             loader's own error.
-        group_column: The column of the features, which must be data frames, that identifies groups; "": no groups.
+        group_column: The column that identifies groups; the features must then be data frames. "": no groups.
 
     Raises:
-        DataError: The loader does not exist, fails, or returns something else than arrays or torch Datasets.
+        DataError: The loader does not exist, fails, or returns neither arrays nor torch Datasets.
     """
     loader = _find(path)
     try:
@@ -63,7 +63,7 @@ def call_loader(path: str, data_dir: str, seed: int, *, site: bool = False, grou
 
 
 def _unfit(got: str, allowed: str = _LOADER) -> DataError:
-    return DataError("dataset", got=got, allowed=allowed, hint=f"see {PAGE}")
+    return DataError("dataset", got=got, allowed=allowed, hint=f"correct the name or the loader, see {PAGE}")
 
 
 def _find(path: str) -> Callable[..., Any]:
@@ -83,7 +83,7 @@ def _choose_arguments(loader: Callable[..., Any], arguments: dict[str, Any]) -> 
 
 
 def _halves(path: str, result: Any) -> list[Any]:
-    """Return the training data and, if there are any, the test data: torch Datasets, or pairs of arrays."""
+    """Return a list of the training data and perhaps the test data, each a torch Dataset or a pair of arrays."""
     if _is_dataset(result):
         return [result]
     if isinstance(result, tuple) and len(result) == 2 and all(map(_is_dataset, result)):
@@ -95,7 +95,7 @@ def _halves(path: str, result: Any) -> list[Any]:
 
 
 def _warn_of_changes(path: str, dataset: Any) -> None:
-    """Warn of a Dataset whose items change when they are read again, for example by augmentation."""
+    """Warn if a Dataset's items change when they are read again, for example by augmentation."""
     rows = np.linspace(0, len(dataset) - 1, min(len(dataset), _SAMPLED)).astype(int).tolist()
     reads = [[tuple(map(_array, dataset[row])) for row in rows] for _ in range(_READS)]
     changed = [
@@ -138,7 +138,7 @@ def _is_dataset(value: Any) -> bool:
 
 
 def _rows(path: str, dataset: Any) -> Pair:
-    """Read a map-style Dataset row by row into an array, as uint8 if items are uint8, else as float32."""
+    """Read a map-style Dataset item by item into an array: uint8 if the items are uint8, else float32."""
     if not hasattr(dataset, "__len__"):
         raise _unfit(f"{path!r}, whose Dataset has no length", "a map-style Dataset, with __len__ and __getitem__")
     features: NDArray[Any] = np.empty((0, 1))
@@ -154,11 +154,11 @@ def _rows(path: str, dataset: Any) -> Pair:
             features = allocate((len(dataset), *sample.shape), np.uint8 if pixels else np.float32)
         if sample.shape != features.shape[1:] or pixels != (features.dtype == np.uint8):
             got = f"{path!r}, whose item {row} has {sample.shape} {sample.dtype} and item 0 {features.shape[1:]}"
-            raise _unfit(f"{got} {features.dtype}", "features of one shape and type")
+            raise _unfit(f"{got} {features.dtype}", "features of equal shape and type")
         if sample.dtype.kind not in "biuf" or label.ndim:
             got = f"{path!r}, whose item {row} is {sample.dtype} with a label of shape {label.shape}"
             raise _unfit(got, "numbers with one label for each item")
-        with np.errstate(over="ignore"):  # non-finite numbers are refused later
+        with np.errstate(over="ignore"):  # `check_finite` reports infinite numbers
             features[row] = sample
         labels.append(label.item())
     if labels:

@@ -1,4 +1,4 @@
-"""New rows that a trained model scores: a file, or a folder of images, that no run has read."""
+"""Readers of new rows, which a trained model scores: a table, arrays, or a folder of images."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -27,9 +27,9 @@ class NewRows:
     """The rows of a file or folder, in its order.
 
     Attributes:
-        features: A table with all its columns, or (n, *shape) arrays as they are stored.
-        labels: The original labels, (n,); None if there are none.
-        files: The images' paths below the folder; else None.
+        features: A table with all its columns, or an array (n, *shape), not yet scaled.
+        labels: The original labels (n,); None if the rows have no labels.
+        files: The images' paths below the folder; None if the rows are not images.
     """
 
     features: "pd.DataFrame | NDArray[Any]"
@@ -43,7 +43,7 @@ class NewRows:
 def read_table_rows(
     path: Path, label_column: str, words: Sequence[str] = (), dialect: Dialect | None = None
 ) -> NewRows:
-    """Read a table.
+    """Read the new rows of a table.
 
     Args:
         path: The file of a table.
@@ -61,13 +61,13 @@ def read_table_rows(
 
 
 def read_array_rows(path: Path, shape: tuple[int, ...], spec: DataSpec, pixel_max: float | None = None) -> NewRows:
-    """Read arrays or images; if the file or folder has a test split, only that split.
+    """Read new rows that are arrays or images. If the file or folder has a test split, only this split is read.
 
     Args:
         path: An npz or svmlight file, an image, a folder of images, or a folder of class folders.
         shape: The shape of a sample, as the model expects it.
-        spec: The options of the data on which the model was trained.
-        pixel_max: The value in the image files that became 1, if the model was trained on images of more than 8 bits.
+        spec: The options of the training data.
+        pixel_max: The ``pixel_max`` of the training images, if they had more than 8 bits; else None.
 
     Raises:
         DataError: The path is of another kind, or cannot be read as samples of this shape.
@@ -83,8 +83,8 @@ def read_array_rows(path: Path, shape: tuple[int, ...], spec: DataSpec, pixel_ma
     if path.name.lower().endswith(arrays.NPZ_ENDINGS):
         return NewRows(*arrays.npz_rows(path))
     if len(shape) != 1:
-        got, allowed = "rows of one axis", f"samples of shape {shape}"
-        raise DataError(path, got=got, allowed=allowed, hint="provide an npz file or images")
+        got, allowed = "svmlight text, whose samples are vectors", f"samples of shape {shape}"
+        raise DataError(path, got=got, allowed=allowed, hint="convert the samples to an npz file")
     from_one = bool(spec.feature_columns) or spec.dataset in _FROM_ONE or spec.partition == OWN
     return NewRows(*arrays.svmlight_rows(path, shape[0], from_one=from_one))
 
@@ -94,4 +94,6 @@ def _check_file(path: Path, endings: tuple[str, ...], since: str, opened: tuple[
         raise DataError(repr(str(path)), got="no such file", allowed="an existing file", hint="correct the path")
     if not path.name.lower().endswith(opened or endings):
         allowed = f"a file {', '.join(endings)}, {since}"
-        raise DataError(repr(str(path)), got="a file of another kind", allowed=allowed, hint="convert the file")
+        raise DataError(
+            repr(str(path)), got="a file of another kind", allowed=allowed, hint="convert the file to an allowed kind"
+        )

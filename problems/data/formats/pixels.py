@@ -1,7 +1,7 @@
-"""The pixels of image files: depth, orientation, transparency and frames.
+"""Reading of image files as arrays of pixels, whatever their depth, orientation and transparency.
 
-8-bit channels are bytes. Grey images of 16 bits become numbers in [0, 1], divided by the largest number of the bits in
-use, which is the same for all images of a run. Every other depth is refused by name.
+8-bit images stay bytes. Grey images of 16 bits become numbers in [0, 1]: they are divided by the largest number of the
+bits in use (12-bit images by 4095), which is the same for all images of a run. Other depths are an error.
 """
 
 import logging
@@ -22,7 +22,7 @@ Kind = Literal["8-bit", "16-bit", "float"]
 GREY = ("1", "L")  # PIL's modes
 DEEP = ("I;16", "I;16L", "I;16B", "I;16N")
 BITS = (8, 10, 12, 14, 16)
-"""Depths of images of more than 8 bits; the smallest depth that fits all images is in use."""
+"""The numbers of bits that 16-bit images may use. By default a run takes the smallest number that fits all images."""
 FLOATS = 1.0
 """``pixel_max`` of images that store numbers in [0, 1]."""
 _ORIENTATION, _BITS_PER_SAMPLE, _PHOTOMETRIC = 0x0112, 258, 262  # tags of EXIF and TIFF
@@ -33,16 +33,16 @@ _log = logging.getLogger(__name__)
 
 
 class PixelError(ValueError):
-    """An image with unusable pixels; the message completes "got an image with"."""
+    """An image with unusable pixels; the message continues the text "an image with"."""
 
 
 @dataclass(frozen=True, eq=False)
 class Pictures:
-    """Images of one size.
+    """Images of equal size.
 
     Attributes:
-        pixels: (n, channels, height, width), bytes or numbers in [0, 1].
-        pixel_max: The number in the files that became 1, for images of more than 8 bits. None for bytes.
+        pixels: The pixels (n, channels, height, width), bytes or numbers in [0, 1].
+        pixel_max: The pixel value in the files that became 1, for images of more than 8 bits. None for bytes.
     """
 
     pixels: UInt8[np.ndarray, "n channels height width"] | Float32[np.ndarray, "n channels height width"]
@@ -50,13 +50,14 @@ class Pictures:
 
 
 def read_images(paths: list[Path], channels: int = 0, *, bits: int = 0, like: float | None = 0) -> Pictures:
-    """Return images of one size.
+    """Read images of equal size.
 
     Args:
         paths: The files.
-        channels: 1 for grey images, 3 for colour images; grey images are converted. 0: grey if all images are.
-        bits: The bits in use of images of more than 8 bits. 0: the smallest of `BITS` that fits all images.
-        like: The ``pixel_max`` of the images in training. 0: any.
+        channels: 1 for grey images; 3 for colour images, to which grey images are converted. 0: 1 if all images are
+            grey, else 3.
+        bits: The bits in use of 16-bit images. 0: the smallest number in `BITS` that fits all images.
+        like: The ``pixel_max`` of the training images, which the images must match. 0: the images are for training.
 
     Raises:
         DataError: Images differ in size or depth, cannot be read, or are coloured although grey images are needed;
@@ -77,7 +78,7 @@ def read_images(paths: list[Path], channels: int = 0, *, bits: int = 0, like: fl
         )
     if channels == 1 and not grey:
         raise DataError(
-            where, got="coloured images", allowed="grey images, as in training", hint="convert them to grey"
+            where, got="coloured images", allowed="grey images, as in training", hint="convert the images to grey"
         )
     (kind,) = kinds
     _check_kind(where, kind, bits, like)
@@ -85,7 +86,9 @@ def read_images(paths: list[Path], channels: int = 0, *, bits: int = 0, like: fl
     if kind == "8-bit":
         return Pictures(pixels)
     pixel_max = float(like) if like else FLOATS if kind == "float" else _largest(pixels, bits)
-    _check_range(paths, pixels, pixel_max, "rescale the images" if like or not bits else "raise pixel-bits, or set 0")
+    _check_range(
+        paths, pixels, pixel_max, "rescale the images" if like or not bits else "raise pixel-bits, or set it to 0"
+    )
     if pixel_max != FLOATS:
         np.divide(pixels, np.float32(pixel_max), out=pixels)
         if not like:
@@ -119,23 +122,23 @@ def _open_picture(path: Path) -> Iterator[Any]:
     from PIL import Image, UnidentifiedImageError
 
     try:
-        # not by its path: Pillow would map a TIFF into memory, and read a rotated TIFF wrongly
+        # pass a stream: from a path, Pillow would memory-map a TIFF, and read a rotated TIFF wrongly
         with path.open("rb") as file, Image.open(file) as picture:
             yield picture
     except DataError:
         raise
     except PixelError as error:
-        allowed = "one frame; 8-bit channels, grey of 16 bits, or grey floating-point numbers"
+        allowed = "a single frame with 8-bit channels, 16-bit grey levels, or grey floating-point numbers"
         got, hint = f"{path}, an image with {error}", "convert the file, or remove it"
         raise DataError(path.parent, got=got, allowed=allowed, hint=hint) from error
     except Exception as error:  # the library raises many unrelated types for damaged files
-        why = "its format is not known" if isinstance(error, UnidentifiedImageError) else error
+        why = "an unknown format" if isinstance(error, UnidentifiedImageError) else error
         got = f"{path}, which cannot be read as an image ({why})"
         raise DataError(path.parent, got=got, allowed="a complete image", hint="replace or remove the file") from error
 
 
 def _check_frames(picture: Any) -> None:
-    # a .jpg of a phone may have a preview or a depth map after its picture, which is the first
+    # in a phone's .jpg (MPO), frames after the first are a preview or a depth map
     if picture.format != "MPO" and (count := getattr(picture, "n_frames", 1)) > 1:
         raise PixelError(f"{count} frames")
 
@@ -167,19 +170,19 @@ def _kind_of(picture: Any) -> Kind:
 
 
 def _check_kind(where: Path, kind: Kind, bits: int, like: float | None) -> None:
-    """Refuse images whose depth differs from the training's, and a setting of the depth that has no effect."""
+    """Raise DataError if the depth differs from the training images', or `pixel-bits` is set without 16-bit images."""
     if like != 0:
         wanted: Kind = "8-bit" if like is None else "float" if like == FLOATS else "16-bit"
         if kind != wanted:
             allowed = f"{wanted} images, as in training"
-            raise DataError(f"images in {where}", got=f"{kind} images", allowed=allowed, hint=f"save them as {wanted}")
+            raise DataError(f"images in {where}", got=f"{kind} images", allowed=allowed, hint=f"save as {wanted}")
     elif bits and kind != "16-bit":
         got = f"{bits}, with {kind} images in {where}"
-        raise DataError("pixel-bits", got=got, allowed="0 for such images", hint="remove pixel-bits")
+        raise DataError("pixel-bits", got=got, allowed=f"0 for {kind} images", hint="remove pixel-bits")
 
 
 def _read_pixels(paths: list[Path], channels: int, dtype: Any) -> Shaped[np.ndarray, "n channels height width"]:
-    """Return the pixels of images of one size, as they are stored."""
+    """Return the pixels of images of equal size, without scaling."""
     pixels: np.ndarray = np.empty((0, channels, 0, 0), dtype)
     clear = 0
     for index, path in enumerate(paths):
@@ -207,10 +210,18 @@ def _read_pixels(paths: list[Path], channels: int, dtype: Any) -> Shaped[np.ndar
 
 
 def _render(picture: Any, mode: str) -> tuple[Any, bool]:
-    """Return an image the right way up, in a mode ("": its own), on black; and whether it has transparent pixels."""
+    """Rotate an image upright, fill transparent pixels with black, and convert the image to a mode.
+
+    Args:
+        picture: The image.
+        mode: The mode of the result. "": the image's own mode.
+
+    Returns:
+        The image, and whether it has transparent pixels.
+    """
     from PIL import Image, ImageOps
 
-    picture.load()  # which rotates a TIFF
+    picture.load()  # also rotates a TIFF
     if picture.getexif().get(_ORIENTATION, 1) != 1:
         picture = ImageOps.exif_transpose(picture)
     if not mode:
@@ -232,7 +243,7 @@ def channels_first(picture: Any) -> Shaped[np.ndarray, "channels height width"]:
 
 
 def _largest(pixels: Float32[np.ndarray, "n channels height width"], bits: int) -> float:
-    """Return the largest number of the bits in use."""
+    """Return the largest number that the bits in use can store."""
     top = max(float(pixels[part].max()) for part in slices(pixels))
     return float(2 ** (bits or next(depth for depth in BITS if top < 2**depth)) - 1)
 
@@ -240,7 +251,7 @@ def _largest(pixels: Float32[np.ndarray, "n channels height width"], bits: int) 
 def _check_range(
     paths: list[Path], pixels: Float32[np.ndarray, "n channels height width"], pixel_max: float, hint: str
 ) -> None:
-    """Raise DataError for a number above the largest, below 0, or not finite; names the file."""
+    """Raise DataError if a number is not finite or outside [0, pixel_max]; names the file."""
     for index, path in enumerate(paths):
         if not (pixels[index].min() >= 0 and pixels[index].max() <= pixel_max):
             got = f"{path} with numbers from {pixels[index].min():g} to {pixels[index].max():g}"

@@ -1,4 +1,4 @@
-"""The choice of the reader for a data set's name or for a site's file."""
+"""The choice of the reader: for a data set's name (`read`), or for a site's file (`read_site`)."""
 
 from collections.abc import Sequence
 from pathlib import Path
@@ -11,15 +11,16 @@ from problems.data.formats.uci import CREDIT_FILES, HEART_FILES, credit, heart_d
 from problems.data.samples import Source
 from problems.data.spec import TABLES, DataError, DataSpec, is_hub, loader_path
 
-DEFAULT_POSITIVE: dict[str, str] = {  # if a data set has two labels, the default is the last
+# The defaults of `positive-label`. For other data sets with two labels, the last label is positive.
+DEFAULT_POSITIVE: dict[str, str] = {
     "digits": "8",
     **dict.fromkeys(("fashion-mnist", "cifar10", "cifar100", "stl10"), "first-half"),
     "heart-disease": "1,2,3,4",
 }
 
 _FOLDERS = "train/<class>/*.png and test/<class>/*.png"
-_LIBSVM = "a file of LIBSVM's page of binary data sets"
-# The source of a named data set, and its files.
+_LIBSVM = "LIBSVM's page of binary data sets"
+# The place to download a data set from, and its files; several entries are alternatives.
 _FILES: dict[str, tuple[str, ...]] = {
     "fashion-mnist": (
         "the four .gz files of github.com/zalandoresearch/fashion-mnist (data/fashion)",
@@ -49,8 +50,8 @@ _FILES: dict[str, tuple[str, ...]] = {
     ),
     "heart-disease": ("the four processed.*.data of UCI's 'Heart Disease'", ", ".join(HEART_FILES)),
     "gusto": ("gusto.csv.gz of github.com/Tirgit/D3A_fairness_workshop", " or ".join(GUSTO_FILES)),
-    "a9a": (f"{_LIBSVM}, a9a", " or ".join(arrays.A9A_FILES)),
-    "w8a": (f"{_LIBSVM}, w8a", " or ".join(arrays.W8A_FILES)),
+    "a9a": (f"a9a from {_LIBSVM}", " or ".join(arrays.A9A_FILES)),
+    "w8a": (f"w8a from {_LIBSVM}", " or ".join(arrays.W8A_FILES)),
     "pneumonia-mnist": ("PneumoniaMNIST of MedMNIST v2, medmnist.com", arrays.PNEUMONIA_FILE),
 }
 
@@ -101,7 +102,7 @@ def svmlight_files(spec: DataSpec) -> tuple[Path, Path | None, int | None]:
     """Find the files of "w8a" or "svmlight".
 
     Returns:
-        The training file, the test file or None, and the number of features if it is fixed.
+        The training file; the test file or None; the number of features, or None if it is not fixed.
 
     Raises:
         DataError: The files do not exist.
@@ -111,7 +112,7 @@ def svmlight_files(spec: DataSpec) -> tuple[Path, Path | None, int | None]:
     return *locate("svmlight", spec.data_dir, arrays.SVMLIGHT_ENDINGS), _width(spec)
 
 
-# Endings of a site's file, by the run config's data set; images need a folder.
+# The endings of a site's file for each kind of data set; images need a folder.
 _SITE_ENDINGS: dict[str, tuple[str, ...]] = {
     **dict.fromkeys(TABLES, (*tables.CSV_ENDINGS, *tables.PARQUET_ENDINGS)),
     "svmlight": arrays.SVMLIGHT_ENDINGS,
@@ -120,7 +121,7 @@ _SITE_ENDINGS: dict[str, tuple[str, ...]] = {
 
 
 def read_site(path: Path, spec: DataSpec) -> Source:
-    """Return the rows of one site's own file, or of its folder of class folders.
+    """Return the rows of a site's own file, or of its folder of class folders.
 
     Args:
         path: The path of the file or folder.
@@ -193,7 +194,7 @@ def _folders(root: Path, spec: DataSpec) -> Source:
             repr(str(root)),
             got=f"no images{image_folders.count_files(root)}",
             allowed=allowed,
-            hint="move the images into such folders",
+            hint="move the images into a folder for each class",
         )
     return source
 
@@ -205,5 +206,5 @@ def _not_found(dataset: str, data_dir: str, also: str = "") -> DataError:
         f"data set {dataset!r}",
         got=got + also,
         allowed=f"a folder with {'; or '.join(looked_for)}",
-        hint=f"to get it: {where}; put it into a folder and set data-dir to that folder",
+        hint=f"download {where}, and set data-dir to the folder with the files",
     )

@@ -1,4 +1,4 @@
-"""Tables, csv or parquet: the choice of the feature columns, and their encoding."""
+"""Reader of tables (csv, parquet or a workbook): checks the columns, and encodes the features as numbers."""
 
 import logging
 import re
@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 
 CSV_ENDINGS = (".csv", ".csv.gz", ".csv.zip", ".tsv", ".tsv.gz", ".tsv.zip", ".xlsx", ".xlsm")
 PARQUET_ENDINGS = (".parquet", ".pq")
-# A file with such an ending may be a table; its first bytes show whether it is, and otherwise its kind.
+# Files with these endings may be tables, too. The first bytes of such a file determine its kind.
 _OTHER_ENDINGS = (".txt", ".tab", ".dat", ".data", ".gz", ".zip", ".xls", ".xlsb", ".ods", ".sav", ".dta", ".sas7bdat")
 OPENED_ENDINGS = (*CSV_ENDINGS, *PARQUET_ENDINGS, *_OTHER_ENDINGS)
 
@@ -39,12 +39,12 @@ _log = logging.getLogger(__name__)
 
 
 def read_table(path: Path, words: Sequence[str] = (), dialect: Dialect | None = None) -> "pd.DataFrame":
-    """Return the table of a csv file, a parquet file or a workbook; its first bytes determine the kind.
+    """Return the table in a csv file, a parquet file or a workbook. The file's first bytes determine its kind.
 
     Args:
         path: The file.
-        words: The columns whose cells stay text in a csv, as written, even if they look like numbers.
-        dialect: The form of a csv. None: it is guessed.
+        words: The columns of a csv whose cells stay text, even if they look like numbers.
+        dialect: The dialect of a csv. None: it is guessed.
 
     Raises:
         DataError: The file cannot be read, has no row, or has a column name twice.
@@ -62,13 +62,13 @@ def read_table(path: Path, words: Sequence[str] = (), dialect: Dialect | None = 
             path,
             got=f"column {', '.join(twice)} more than once",
             allowed="different names",
-            hint="rename the other columns",
+            hint="rename the repeated columns",
         )
     return frame
 
 
 def read_columns(path: Path, names: Sequence[str], dialect: Dialect | None = None) -> "pd.DataFrame":
-    """Return columns of a table as they are in the file: as text for a csv, even if they are empty.
+    """Return columns of a table without conversion: the cells of a csv are texts, "" for an empty cell.
 
     Args:
         path: See `read_table`.
@@ -85,17 +85,17 @@ def read_columns(path: Path, names: Sequence[str], dialect: Dialect | None = Non
 
 
 def _open(path: Path) -> Contents:
-    """Recognise a file; a file with parquet's ending must be parquet."""
+    """Open a table's file; a file that ends in .parquet or .pq must be parquet."""
     contents = open_table(path)
     if contents.kind != "parquet" and path.name.lower().endswith(PARQUET_ENDINGS):
         got = "a file that cannot be read as a table, since it is not parquet"
-        hint = "write the file again, or give it the ending of its kind"
+        hint = "write the file again, or rename it with the ending of its kind, such as .csv"
         raise DataError(path, got=got, allowed="a parquet file", hint=hint)
     return contents
 
 
 def _dialect_of(contents: Contents, dialect: Dialect | None) -> Dialect:
-    """Return the dialect of a text table; a workbook has the plain dialect, since we convert it to text."""
+    """Return the dialect of a table; a workbook has the plain dialect, since the reader has converted it to csv."""
     return PLAIN if contents.kind == "workbook" else dialect or Dialect()
 
 
@@ -113,7 +113,7 @@ def _read_parquet(contents: Contents) -> "pd.DataFrame":
 
 
 def _with_floats(frame: "pd.DataFrame") -> "pd.DataFrame":
-    """Return a table whose columns of decimals, a type of parquet, are converted to floats."""
+    """Convert columns of parquet's type "decimal" to floats."""
     import pandas as pd
 
     decimal = [name for name in frame if pd.api.types.infer_dtype(frame[name], skipna=True) == "decimal"]
@@ -121,27 +121,27 @@ def _with_floats(frame: "pd.DataFrame") -> "pd.DataFrame":
 
 
 def table(train: Path, test: Path | None, spec: DataSpec, *, site: bool = False) -> Source:
-    """Return the rows of a training table and, if given, of its test table.
+    """Return the rows of a training table and perhaps of a test table.
 
-    A text column becomes a 0/1 column for each value in the training rows, or for each value that ``feature-columns``
-    lists; a value that occurs only in test rows is all zeros.
+    A text column becomes a 0/1 feature for each value in the training rows, or for each value that ``feature-columns``
+    lists. For a value that occurs only in test rows all these features are 0.
 
     Args:
         train: The file of the training rows.
         test: The file of the test rows; None without test rows.
         spec: The options, with the keys for columns.
-        site: Whether the file belongs to one site. Without ``feature-columns`` the columns are then in order of their
-            names, and the values of text columns must be listed.
+        site: Whether the file belongs to a single site. Columns are then in the order of their names, unless
+            ``feature-columns`` lists them, and the values of text columns must be listed.
 
     Raises:
-        DataError: A column does not exist, or columns cannot be features; names all of them. See `check_columns`.
+        DataError: A column does not exist, or columns cannot be features; lists all such columns. See `check_columns`.
     """
     words = [column.name for column in parse_columns(spec.feature_columns) if column.categories]
     words += [spec.group_column] * bool(spec.group_column)  # group 01 is not group 1
     dialect = Dialect.of(spec)
     frame, test_frame = read_table(train, words, dialect), None if test is None else read_table(test, words, dialect)
     if test_frame is not None and test is not None:
-        # a column that is text in one file is text in both, as written
+        # a column that is text in only one of the files is read as text in both
         both = [name for name in frame.columns if name in test_frame.columns]
         if words_of := [name for name in both if is_text(frame[name]) != is_text(test_frame[name])]:
             frame, test_frame = (read_table(path, [*words, *words_of], dialect) for path in (train, test))
@@ -156,37 +156,28 @@ def from_frames(
     *,
     site: bool = False,
 ) -> Source:
-    """Do the work of `table` on tables in memory.
+    """Return the rows of tables in memory, like `table`.
 
     Args:
         frame: The training table.
         test_frame: The test table; None without a test table.
-        origins: The origins of both, for errors.
+        origins: The names of both tables, for errors.
         spec: See `table`.
         site: See `table`.
 
     Raises:
         DataError: See `table`.
     """
-    import pandas as pd
-
     (train, test), label_column = origins, spec.labels_in
-    listed, train_count, everything = parse_columns(spec.feature_columns), None, frame
+    listed, everything = parse_columns(spec.feature_columns), frame
     frame, counting, hits = clean(frame, train, spec, site=site)
+    files, train_count = train, None
     if test_frame is not None:
         assert test is not None
-        test_frame, _, more_hits = clean(test_frame, test, spec, site=True)
-        hits.update(more_hits)
-        if not _only_some(spec) and set(test_frame.columns) != set(frame.columns):
-            differing = sorted(map(str, set(test_frame.columns) ^ set(frame.columns)))
-            got = f"other columns than {train}: {', '.join(differing[:10])}"
-            raise DataError(
-                test, got=got, allowed=f"the columns of {train}", hint="set feature-columns or drop-columns"
-            )
-        train_count = len(frame)
-        shared = [name for name in frame.columns if name in test_frame.columns]
-        frame = pd.concat([frame[shared], test_frame[shared]], ignore_index=True)
-    files = train if test_frame is None else f"{train} and {test}"
+        test_frame, _, test_hits = clean(test_frame, test, spec, site=True)
+        hits.update(test_hits)
+        files, train_count = f"{train} and {test}", len(frame)
+        frame = _append(frame, test_frame, (train, test), spec)
 
     def take(key: str, name: str) -> "pd.Series[Any]":
         if name not in frame.columns:
@@ -198,24 +189,14 @@ def from_frames(
     sites = label_classes(take("site-column", spec.site_column).to_numpy(), site_name)[1] if spec.site_column else None
     groups = number_groups(take("group-column", spec.group_column)) if spec.group_column else None
     if not len(frame.columns):
-        got = f"no column but {label_column!r}"
+        got = f"no column except {label_column!r}"
         raise DataError(train, got=got, allowed="at least a column of features", hint="add columns of features")
     wanted = fill_in(listed, sorted(frame.columns) if site else frame.columns)
     lacking = [column.name for column in wanted if column.name not in frame.columns]
     if lacking:
         got = f"no column {', '.join(map(repr, lacking[:10]))} of feature-columns"
         raise DataError(train, got=got, allowed=_columns(frame), hint="set feature-columns to existing columns")
-    missing, faults = int(labels.isna().sum()), list[DataError]()
-    if missing:
-        got = f"{missing:,} of {len(labels):,} labels missing"
-        faults = [
-            DataError(
-                f"column {label_column!r}",
-                got=got,
-                allowed="no missing values",
-                hint="fill these cells, or drop their rows",
-            )
-        ]
+    faults = _find_missing_labels(labels, label_column)
     check_columns(frame, wanted, spec, faults, train_count=train_count, site=site)
     if groups is None:
         _warn_of_repeats(everything, [column.name for column in wanted], (label_column, spec.site_column))
@@ -226,6 +207,35 @@ def from_frames(
     return replace(make_source(labels.to_numpy(), encoder, train_count, sites), groups=groups, notes=notes)
 
 
+def _append(
+    frame: "pd.DataFrame", test_frame: "pd.DataFrame", origins: tuple[str | Path, str | Path], spec: DataSpec
+) -> "pd.DataFrame":
+    """Append test rows to training rows.
+
+    Raises:
+        DataError: The tables have different columns, although ``feature-columns`` does not list all features.
+    """
+    import pandas as pd
+
+    train, test = origins
+    if not _only_some(spec) and set(test_frame.columns) != set(frame.columns):
+        differing = sorted(map(str, set(test_frame.columns) ^ set(frame.columns)))
+        got = f"other columns than {train}: {', '.join(differing[:10])}"
+        hint = "list the common columns in feature-columns, or the other columns in drop-columns"
+        raise DataError(test, got=got, allowed=f"the columns of {train}", hint=hint)
+    shared = [name for name in frame.columns if name in test_frame.columns]
+    return pd.concat([frame[shared], test_frame[shared]], ignore_index=True)
+
+
+def _find_missing_labels(labels: "pd.Series[Any]", column: str) -> list[DataError]:
+    """Return an error about missing labels, in a list; an empty list if no label is missing."""
+    missing = int(labels.isna().sum())
+    if not missing:
+        return []
+    got, hint = f"{missing:,} of {len(labels):,} labels missing", "fill the missing labels, or drop their rows"
+    return [DataError(f"column {column!r}", got=got, allowed="no missing values", hint=hint)]
+
+
 def _warn_of_repeats(frame: "pd.DataFrame", features: Sequence[str], excluded: Sequence[str]) -> None:
     frame = frame.set_axis(frame.columns.map(str), axis="columns")
     warn_of_repeats(frame, [name for name in frame.columns if name not in (*features, *excluded)], features)
@@ -234,26 +244,27 @@ def _warn_of_repeats(frame: "pd.DataFrame", features: Sequence[str], excluded: S
 def clean(
     frame: "pd.DataFrame", origin: str | Path, spec: DataSpec, *, site: bool
 ) -> tuple["pd.DataFrame", list[str], Counter[str]]:
-    """Drop columns and index of a table, and make the cells that mean missing missing.
+    """Prepare a table: drop the index and the columns in ``drop-columns``, and make cells that equal a marker missing.
 
     Args:
         frame: The table.
-        origin: The table's origin, for errors.
+        origin: The table's name, for errors.
         spec: The options, with the keys for columns.
-        site: Whether the file belongs to one site or party, and may lack some of the columns to be dropped.
+        site: Whether the file belongs to a single site or party, and may lack columns of ``drop-columns``.
 
     Returns:
-        The table. The name of the dropped index in a list; empty without an index, and if only listed columns are
-        features, in which case an index stays. The number of cells of each column that a marker made missing.
+        The table; the name of the dropped index in a list, which is empty if no index was dropped; and for each column
+        the number of cells that a marker made missing. An index is not dropped if ``feature-columns`` lists all
+        features.
 
     Raises:
-        DataError: A column that is to be dropped, or that has markers, does not exist.
+        DataError: A column in ``drop-columns`` or ``missing-values`` does not exist.
     """
     frame = frame.set_axis(frame.columns.map(str), axis="columns")
     dropped = [name for name in parse_names("drop-columns", spec.drop_columns) if name != spec.group_column]
     lacking = [repr(name) for name in dropped if name not in frame.columns]
     if lacking and not site:
-        got, hint = f"{', '.join(lacking[:10])}, which {origin} lacks", "remove them from drop-columns"
+        got, hint = f"{', '.join(lacking[:10])}, which {origin} lacks", "remove the absent columns from drop-columns"
         raise DataError("drop-columns", got=got, allowed=_columns(frame), hint=hint)
     markers, hits = parse_markers(spec.missing_values), Counter[str]()
     if not site:
@@ -276,7 +287,7 @@ def clean(
 
 
 def _no_labels(markers: Sequence[str], spec: DataSpec) -> list[str]:
-    """Return the markers that are not labels: neither values of `positive_label`, nor -1, 0 or 1."""
+    """Return the markers that cannot be labels: neither values of `positive_label`, nor -1, 0 or 1."""
     labels = {"-1", "0", "1", spec.positive_label, *map(str.strip, spec.positive_label.split(","))}
     return [marker for marker in markers if (as_text(float(marker)) if is_number(marker) else marker) not in labels]
 
@@ -290,13 +301,13 @@ def _only_some(spec: DataSpec) -> bool:
 def encode(
     frame: "pd.DataFrame", columns: Sequence[Column], train_rows: Int64[np.ndarray, "train"], spec: DataSpec
 ) -> Encoded:
-    """Encode some columns of a table as numbers.
+    """Encode columns of a table as numbers.
 
     Args:
         frame: The table.
         columns: The columns to encode, in this order.
-        train_rows: The rows whose values become the features of a text column without a list.
-        spec: The options; determine how numbers are scaled.
+        train_rows: The training rows: their values become the features of a text column without listed values.
+        spec: The options, which determine the scaling.
 
     Raises:
         DataError: A column contains values that are not allowed.
@@ -318,7 +329,7 @@ def encode(
 def _features(
     values: "pd.Series[Any]", column: Column, train_rows: Int64[np.ndarray, "train"], spec: DataSpec
 ) -> list[Feature]:
-    """Return the features of one column, not yet fitted."""
+    """Return the features of a column, not yet fitted."""
     categories = column.categories
     if is_text(values) and distinct_cells(values).str.contains(r"[\r\n]", regex=True).any():
         breaks = values.str.contains(r"[\r\n]", regex=True, na=False).to_numpy()
@@ -330,16 +341,18 @@ def _features(
         cells, missing = texts(values.iloc[train_rows])
         categories = tuple(np.unique(cells[~missing]).tolist())
         if not categories:
-            got, allowed = "no cell in the training rows that is not missing", "columns with cells"
+            got, allowed = "missing cells only in the training rows", "columns with cells"
             raise DataError(f"column {column.name!r}", got=got, allowed=allowed, hint="list the column in drop-columns")
         grouped = all(re.fullmatch(POINTS_BETWEEN_THOUSANDS, value) for value in categories)
         if grouped and any(re.search(r"\..*[.,]", value) for value in categories):
             got, hint = "numbers with points between thousands", "write 1.234,5 as 1234,5"
-            raise DataError(f"column {column.name!r}", got=got, allowed="numbers without such points", hint=hint)
+            raise DataError(
+                f"column {column.name!r}", got=got, allowed="numbers without points between thousands", hint=hint
+            )
         return [Feature(column.name, "category", value) for value in categories]
     return [Feature(column.name, "other" if value == REST else "category", value) for value in categories]
 
 
 def _columns(frame: "pd.DataFrame") -> str:
     names = frame.columns.tolist()
-    return f"one of {', '.join(names[:30])}{', ...' if len(names) > 30 else ''}"
+    return f"columns {', '.join(names[:30])}{', ...' if len(names) > 30 else ''}"

@@ -1,9 +1,9 @@
-"""Two tables of the UCI Machine Learning Repository, with the codes in the published files.
+"""Readers of two tables of the UCI Machine Learning Repository: credit card clients, and heart disease.
 
 I-Cheng Yeh, "Default of Credit Card Clients": the nine categorical columns are one-hot encoded, including undocumented
-codes (`EDUCATION` 0, 5, 6; `MARRIAGE` 0; `PAY_*` -2 and 0). The codes are listed here and not read from the rows, so a
-site's share of the file gets the same columns. `SEX` has two codes and so needs one column, which leads to the 90
-features of the literature. The other 14 columns are scaled to [0, 1] over the training rows.
+codes (`EDUCATION` 0, 5, 6; `MARRIAGE` 0; `PAY_*` -2 and 0). This module lists the codes, so a site with a part of the
+rows gets the same columns. `SEX` has two codes and needs a single column, which leads to the 90 features of the
+literature. The other 14 columns are scaled to [0, 1] over the training rows.
 
 Janosi, Steinbrunn, Pfisterer and Detrano, "Heart Disease", 1988: rows, columns and split are the same as in FLamby (du
 Terrail et al., NeurIPS 2022); docs/data-sets.md lists the differences.
@@ -58,10 +58,11 @@ _AS_PUBLISHED = "use the file as it is published"
 
 
 def credit(path: Path) -> Source:
-    """Return the clients of `path`: 90 features, classes "0" and "1".
+    """Return the credit card clients in `path`: 90 features, classes "0" and "1".
 
     Raises:
-        DataError: A column is missing, not finite, or contains a code that is not in the published file; names it.
+        DataError: A column is missing, not finite, or contains a code that is not in the published file; names the
+            column.
     """
     frame = read_table(path)
     label = next((name for name in LABELS if name in frame.columns), None)
@@ -69,7 +70,7 @@ def credit(path: Path) -> Source:
     if label is None or missing:
         got = f"a table that lacks {', '.join([LABELS[0]] * (label is None) + missing)}"
         allowed = "the UCI credit card file UCI_Credit_Card.csv"
-        raise DataError(path, got=got, allowed=allowed, hint="set data-dir to that file")
+        raise DataError(path, got=got, allowed=allowed, hint="set data-dir to UCI_Credit_Card.csv")
 
     for name in (*CREDIT_CODES, *AMOUNTS):
         values = numeric_column(frame[name])
@@ -87,10 +88,10 @@ def credit(path: Path) -> Source:
 
 
 def base_codes(dataset: str) -> dict[str, str]:
-    """Return, for each column of codes, the code without a feature: all features of the column are then 0.
+    """Return the code of each column that has no feature: all features of the column are 0 for this code.
 
     Args:
-        dataset: The name of a data set; data sets of other modules have no such columns.
+        dataset: The name of a data set. Data sets of other modules have no such codes.
     """
     if dataset == "heart-disease":
         return {name: str(codes[0]) for name, codes in HEART_CODES.items()}
@@ -98,15 +99,15 @@ def base_codes(dataset: str) -> dict[str, str]:
 
 
 def heart_disease(paths: Sequence[Path] | None = None) -> Source:
-    """Return the patients of the hospitals' files: 13 features, classes "0" (healthy) to "4".
+    """Return the patients in the hospitals' files: 13 features, classes "0" (healthy) to "4".
 
-    Training rows come first, hospital by hospital, then the test rows the same way; hospitals are the sites.
+    The hospitals are the sites. Training rows come first, hospital by hospital, then the test rows in the same order.
 
     Args:
         paths: The hospitals' files, in the order of `HEART_FILES`. None: the copies in this package.
 
     Raises:
-        DataError: A file is not a published one, or contains an unknown code; names the file.
+        DataError: A file differs from the published file, or contains an unknown code; names the file.
     """
     import pandas as pd
 
@@ -136,7 +137,7 @@ def heart_disease(paths: Sequence[Path] | None = None) -> Source:
 
 
 def _read(path: Path, content: Path | io.StringIO) -> Float64[np.ndarray, "n 11"]:
-    """Return the complete rows of a hospital's file, with the diagnosis last.
+    """Return the rows of a hospital's file without missing cells, with the diagnosis last.
 
     Args:
         path: The file's name, for errors.
@@ -162,7 +163,7 @@ def _read(path: Path, content: Path | io.StringIO) -> Float64[np.ndarray, "n 11"
 
 
 def _split(ill: Bool[np.ndarray, "n"]) -> tuple[Int64[np.ndarray, "train"], Int64[np.ndarray, "test"]]:
-    """Draw training and test rows of a hospital like FLamby: within each class if both have at least three."""
+    """Draw a hospital's training and test rows as FLamby does: stratified if both classes have at least three rows."""
     from sklearn.model_selection import train_test_split
 
     train, test = train_test_split(

@@ -1,4 +1,4 @@
-"""Reader of the first visible sheet of an .xlsx workbook, as csv text."""
+"""Conversion of the first visible sheet of an .xlsx workbook to csv text, which the reader of csv files then reads."""
 
 import csv
 import datetime
@@ -19,7 +19,7 @@ _NOT_AVAILABLE = "#N/A"  # an error that means a missing cell
 
 
 def as_text_table(contents: Contents) -> Contents:
-    """Return a workbook's first visible sheet as a csv in UTF-8; return a text table unchanged.
+    """Convert a workbook's first visible sheet to a csv in UTF-8; return other text unchanged.
 
     Args:
         contents: A file of kind "workbook" or "text".
@@ -49,7 +49,7 @@ def as_text_table(contents: Contents) -> Contents:
 
 
 def _read_rows(contents: Contents) -> tuple[str, list[list[str]]]:
-    """Return a note on the sheet for the log, and its rows without empty cells at their ends."""
+    """Return a note for the log, and the sheet's rows without empty cells at their ends."""
     import openpyxl
 
     with contents.open() as stream:
@@ -66,7 +66,7 @@ def _read_rows(contents: Contents) -> tuple[str, list[list[str]]]:
             cells = [_as_text(contents, cell) for cell in row]
             while cells and not cells[-1]:
                 cells.pop()
-            if not any(rows):  # names, often in several lines
+            if not any(rows):  # the header, whose names often have line breaks
                 cells = [" ".join(cell.split()) for cell in cells]
             rows.append(cells)
         note = f"sheet {sheet.title!r} of a workbook"
@@ -92,13 +92,13 @@ def _check_sheet(contents: Contents, sheet: Any) -> None:
 
 
 def _as_text(contents: Contents, cell: Any) -> str:
-    """Return a cell in the form of a csv: dates follow ISO 8601."""
+    """Return a cell's text in a csv; dates are in ISO 8601."""
     value = cell.value
     if value is None:
         return ""
     if cell.data_type == "e" and value != _NOT_AVAILABLE:
         got = f"the error {value} in cell {cell.coordinate}"
-        raise DataError(contents.path, got=got, allowed="values", hint="correct the cell, or leave it empty")
+        raise DataError(contents.path, got=got, allowed="cells with values", hint="correct or empty the cell")
     if isinstance(value, datetime.datetime):
         return value.date().isoformat() if value.time() == datetime.time() else value.isoformat(" ")
     return repr(value) if isinstance(value, float) else str(value)
