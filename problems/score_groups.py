@@ -87,6 +87,15 @@ class ScoreGroups:
         )
         return false, true
 
+    def youden(self) -> tuple[float, float]:
+        """Return the smallest score of the group from which on sensitivity + specificity - 1 is largest, and this sum.
+
+        W. J. Youden, "Index for rating diagnostic tests", Cancer 3, 1950.
+        """
+        false, true = self.roc()
+        best = int(np.argmax((true - false)[1:]))
+        return float(self.scores[::-1][best]), float((true - false)[1:][best])
+
     def decision(
         self,
     ) -> tuple[Float64[np.ndarray, points], Float64[np.ndarray, points], Float64[np.ndarray, points]]:

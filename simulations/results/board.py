@@ -153,7 +153,7 @@ class Board:
         for number, one in enumerate(results):
             difference = one.get("difference") or {}
             low, high = difference.get("low"), difference.get("high")
-            words = one.get("federated_is") or one.get("reason") or ""
+            words = one.get("federated_is") or one.get("reason", "").split(",")[0]
             rows.append(
                 [
                     "together" if number == 0 else one["name"],

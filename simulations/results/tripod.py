@@ -102,15 +102,12 @@ def _answers(board: Board) -> Iterator[tuple[str, str]]:
         yield "13", f"{events / rows:.1%} of the training rows are events; loss {config['loss']}"
     yield "11", f"missing = {config['missing']}"
     kind = str(config["partition"])
-    held = f", {config['validation-fraction']} of the training rows for validation" * bool(
-        config["validation-fraction"]
-    )
-    yield "12a", f"partition {kind}, {PARTITIONS.get(kind, '')}; test-fraction {config['test-fraction']}{held}"
+    split = f"partition {kind}, {PARTITIONS.get(kind, '')}; test-fraction {config['test-fraction']}"
+    share = f", validation-fraction {config['validation-fraction']}" if config["validation-fraction"] else ""
+    yield "12a", f"{split} unless the data set has test rows{share}"
     yield "12b", f"scale = {config['scale']}; columns.json has all numbers" if columns else f"scale = {config['scale']}"
-    yield (
-        "12c",
-        f"{config['model']}, {run.facts['strategy']}, {run.facts['rounds']} rounds; all keys in config.toml",
-    )
+    made = f"{run.facts['strategy']}, {run.facts['rounds']} rounds"
+    yield "12c", f"{config['model']}, {made}; all keys in config.toml"
     values = [(site[AUC][0], label_entry(site)) for site in result.get("sites", []) if site.get(AUC)]
     if values:
         yield "12d", f"figures of each site's {board.rows_in_words}"

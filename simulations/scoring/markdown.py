@@ -31,7 +31,7 @@ def escape(text: str) -> str:
         >>> print(escape("St. *Anna*"))
         St. \\*Anna\\*
     """
-    return re.sub(r"([\\`*_{}\[\]<>()#!~])", r"\\\1", text)
+    return re.sub(r"([\\`*_{}\[\]<>#!~])", r"\\\1", text)
 
 
 def join_lines(value: Any) -> str:
