@@ -74,6 +74,22 @@ def measure(
     return figures, gaps, observed
 
 
+def share_interval(hits: int, rows: int) -> tuple[float, float]:
+    """Return the 95 % interval of a share of rows (E. B. Wilson, "Probable inference", JASA 22, 1927).
+
+    Args:
+        hits: The number of rows that count.
+        rows: The number of all rows, at least 1.
+
+    Example:
+        >>> [round(end, 3) for end in share_interval(9, 10)]
+        [0.596, 0.982]
+    """
+    share, z = hits / rows, 1.959964
+    centre, half = share + z**2 / (2 * rows), z * ((share * (1 - share) + z**2 / (4 * rows)) / rows) ** 0.5
+    return (centre - half) / (1 + z**2 / rows), (centre + half) / (1 + z**2 / rows)
+
+
 def reliability_bin(probabilities: Float64[np.ndarray, "bins"]) -> Int64[np.ndarray, "bins"]:
     """Return the bin of each probability, counted from 0; all are equally wide and include their upper end."""
     return np.searchsorted(np.linspace(0, 1, RELIABILITY_BINS + 1)[1:-1], probabilities)

@@ -14,7 +14,8 @@ from problems import intervals
 from problems.intervals import AUC, BRIER, ECE, point_figures
 from problems.least_cell import is_small
 from problems.randomness import stream
-from problems.tallies import Tally
+from problems.score_groups import ScoreGroups
+from problems.tallies import NOWHERE, Tally
 
 # the key of a round's figures in a line of metrics.jsonl
 ROUND_FIGURES = "figures"
@@ -78,6 +79,11 @@ def describe(
     )
     if threshold is not None and [site["confusion"] for site in listed].count(None) == 1:
         everyone["confusion"] = None  # with it, the other sites' counts would reveal the counts that one site hides
+    if config.evaluation.site_metrics:
+        score = None if threshold is None else threshold["score"]
+        hidden = threshold is not None and everyone["confusion"] is None
+        groups = ScoreGroups.of(tally, cells.of_counts(NOWHERE), score, hidden=hidden)
+        everyone["by_score"] = groups.to_json()
     return (
         ({} if threshold is None else {"threshold": threshold})
         | {"figures_on": "test rows" if tested else "validation rows", "all": everyone, "sites": listed}

@@ -79,13 +79,19 @@ def in_common(curves: Sequence[Mapping[int, float]]) -> dict[int, list[float]]:
     return {number: [curve[number] for curve in curves] for number in sorted(set.intersection(*map(set, curves)))}
 
 
-def draw(panels: Mapping[str, Groups], target: Path | IO[bytes], form: str = "png") -> None:
+def draw(
+    panels: Mapping[str, Groups],
+    target: Path | IO[bytes],
+    form: str = "png",
+    size: tuple[float, float] | None = None,
+) -> None:
     """Draw a panel for each metric, with a curve for each group of runs.
 
     Args:
         panels: The groups of curves, by the text of the y axis.
         target: The file.
         form: The file's form, "png" or "svg". The same curves give the same file.
+        size: The size of a single panel in inches. None: the usual size.
     """
     sizes = {label: len(curves) for groups in panels.values() for label, curves in groups.items()}
     named = {label: f"{label}  ({size} runs)" if size > 1 else label for label, size in sizes.items()}
@@ -93,23 +99,26 @@ def draw(panels: Mapping[str, Groups], target: Path | IO[bytes], form: str = "pn
         Panel(y_label, [Curve.of(named[label], in_common(curves).items()) for label, curves in groups.items()])
         for y_label, groups in panels.items()
     ]
-    save(plot(found, min(3, len(found))), target, form)
+    save(plot(found, min(3, len(found)), single=size or _SINGLE), target, form)
 
 
-def plot(panels: Sequence[Panel | None], columns: int, title: str = "") -> Figure:
+def plot(
+    panels: Sequence[Panel | None], columns: int, title: str = "", single: tuple[float, float] = _SINGLE
+) -> Figure:
     """Plot panels row by row, with the names of their curves below.
 
     Args:
         panels: The panels. None: an empty place.
         columns: The number of panels in a row.
         title: The text above all panels.
+        single: The size in inches if there is a single panel.
     """
     # without pyplot, whose state belongs to the main thread
     from matplotlib.backends.backend_agg import FigureCanvasAgg
     from matplotlib.figure import Figure
 
     labels = list(dict.fromkeys(curve.label for panel in panels if panel for curve in panel.curves))
-    width, height = _SINGLE if len(panels) == 1 else (_PANEL[0] * columns, _PANEL[1] * math.ceil(len(panels) / columns))
+    width, height = single if len(panels) == 1 else (_PANEL[0] * columns, _PANEL[1] * math.ceil(len(panels) / columns))
     characters = round(width * _CHARACTERS)
     beside = min(3, max(1, characters // max(map(len, labels), default=1)))
     heading, *names = (_plain(textwrap.fill(text, characters)) for text in (title, *labels))

@@ -27,7 +27,7 @@ def render(template: Path, curves: str, **values: Any) -> str:
         The filled template. In a page every text is escaped.
     """
     from jinja2 import Environment, FileSystemLoader, StrictUndefined, select_autoescape
-    from markupsafe import Markup
+    from markupsafe import Markup, escape
 
     environment = Environment(
         loader=FileSystemLoader([template.parent, Path(__file__).parent]),
@@ -37,6 +37,8 @@ def render(template: Path, curves: str, **values: Any) -> str:
         lstrip_blocks=True,
     )
     figure = Markup(inline(curves)) if curves else None
+    environment.filters["code"] = lambda text: Markup(re.sub("`(.*?)`", r"<code>\1</code>", str(escape(text))))
+    environment.filters["svg"] = lambda text: Markup(inline(text))
     return environment.get_template(template.name).render(curves=figure, cycle=_CYCLE, **values)
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import io
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -12,16 +12,21 @@ from apps.config import ConfigError
 from apps.evaluation.metric_names import better
 from apps.evaluation.small_cells import describe_left_out
 from apps.run_directory.curves import RANKING
+from payloads.site_names import label_entry, label_site
 from problems.errors import require
 from problems.intervals import FIGURES
+from simulations.results.board import NO_BASELINES, NO_LABELS, Board
+from simulations.results.board_figures import draw_board
 from simulations.results.compare import Comparison
-from simulations.results.figure import draw
+from simulations.results.figure import Groups, draw
 from simulations.results.output import Table, format_cell, format_megabytes, format_metric, metric_cell
 from simulations.results.page import render
 from simulations.results.records import UNFINISHED, RunRecord
 from simulations.results.target import is_page, write_output
+from simulations.results.tripod import checklist
 
 NAME = "report.html"
+_PANEL = (4.2, 3.4)  # inches of a panel of a single run, which a phone can show
 
 
 def write_report(paths: Sequence[Path], out: Path | None = None) -> Path:
@@ -51,19 +56,45 @@ def write_report(paths: Sequence[Path], out: Path | None = None) -> Path:
 def as_html(comparison: Comparison) -> str:
     """Return the page's text. The same runs give the same text."""
     runs, metrics = comparison.runs, comparison.compared
-    figure = io.BytesIO()
-    if metrics:
-        draw({RANKING.get(metric, metric): comparison.curves(metric) for metric in metrics}, figure, "svg")
     several = len(runs) > 1
+    panels = {RANKING.get(metric, metric): comparison.curves(metric) for metric in metrics}
     return render(
         Path(__file__).with_name("report.html"),
-        figure.getvalue().decode(),
+        _draw(panels) if several and panels else "",
         title=f"{len(runs)} runs" if several else comparison.label(runs[0]),
         drawn=f"{', '.join(metrics)} by round{comparison.where(*metrics)}",
         tables=comparison.tables(comparison.choose_metric(None)) if several else [],
         reasons=comparison.reasons if several else [],
         runs=[_tell(run, comparison) for run in runs],
+        rounds=[] if several else [_draw({label: groups}) for label, groups in panels.items()],
+        board=None if several else _describe(runs[0]),
     )
+
+
+def _draw(panels: Mapping[str, Groups]) -> str:
+    """Return the SVG file of metrics by round."""
+    figure = io.BytesIO()
+    draw(panels, figure, "svg", size=_PANEL if len(panels) == 1 else None)
+    return figure.getvalue().decode()
+
+
+def _describe(run: RunRecord) -> dict[str, Any] | None:
+    """Return a finished run's part of the page for a board. None: the run is not finished."""
+    if not run.result:
+        return None
+    board = Board.of(run)
+    if not board.is_binary:
+        return {"headline": NO_LABELS}
+    return {
+        "headline": board.headline(),
+        "comparison": board.comparison(),
+        "no_comparison": NO_BASELINES,
+        "figures": list(draw_board(board)),
+        "threshold": board.threshold(),
+        "counts": board.counts(),
+        "decisions": board.decisions(),
+        "checklist": checklist(board),
+    }
 
 
 def _tell(run: RunRecord, comparison: Comparison) -> dict[str, Any]:
@@ -119,7 +150,7 @@ def _sites(run: RunRecord) -> Table:
     counts = counts if found and "confusion" in found[0] else []
     rows = [
         [
-            *(one.get("partition", "all"), one["rows"], one["positives"]),
+            *(label_entry(one) if "partition" in one else "all", one["rows"], one["positives"]),
             *((one["confusion"] or {}).get(name) for name in counts),  # None: a count is too small to be shown
             *(_figure(one[name]) for name in figures),
         ]
@@ -129,7 +160,7 @@ def _sites(run: RunRecord) -> Table:
     if left_out := run.result.get("left_out"):
         caption += f"; {describe_left_out(left_out)}"
     words = [name.replace("_", " ") for name in counts]
-    return Table(caption, ["partition", "rows", "positives", *words, *figures], rows)
+    return Table(caption, ["site", "rows", "positives", *words, *figures], rows)
 
 
 def _figure(interval: Sequence[float] | None) -> tuple[str, float] | None:
@@ -142,9 +173,10 @@ def _figure(interval: Sequence[float] | None) -> tuple[str, float] | None:
 def _missing(run: RunRecord) -> Table:
     of = run.facts["rounds"]
     rows = [
-        [int(site), (f"{one['rounds']} of {of}", one["rounds"]), one["reason"]] for site, one in run.dropped.items()
+        [label_site(site, run.site_names), (f"{one['rounds']} of {of}", one["rounds"]), one["reason"]]
+        for site, one in run.dropped.items()
     ]
-    return Table("missing sites", ["partition", "rounds", "last reason"], rows)
+    return Table("missing sites", ["site", "rounds", "last reason"], rows)
 
 
 def _departures(run: RunRecord) -> Table:

@@ -5,13 +5,15 @@ from __future__ import annotations
 import csv
 import gzip
 import io
-import math
 from collections.abc import Callable, Sequence
 from itertools import islice
 from pathlib import Path
 
+import numpy as np
+
 from apps.config import ConfigError
 from apps.run_directory.versions import NAME
+from problems.calibration import IDENTITY, Calibration
 from problems.files import make_folder, write_atomic
 
 Recognize = Callable[[bytes], bool]
@@ -93,20 +95,25 @@ def _absolute(target: Path) -> Path:
     return target.parent.resolve() / target.name
 
 
-def is_scores(content: bytes, columns: Sequence[str]) -> bool:
-    """Return whether a file is a table of scores that ``predict`` wrote: each probability is the sigmoid of its score.
+def is_scores(content: bytes, columns: Sequence[str], calibration: Calibration = IDENTITY) -> bool:
+    """Return whether a file is a table of scores with these columns.
+
+    Each probability must be the sigmoid of its score, or its calibrated probability.
 
     Args:
         content: The file's bytes, possibly compressed by gzip.
-        columns: The expected columns. The last two are the score and the probability.
+        columns: The names, among them "score" and "probability".
+        calibration: The map from scores to probabilities.
     """
     try:
         text = (gzip.decompress(content) if content[:2] == b"\x1f\x8b" else content).decode()
         lines = csv.reader(io.StringIO(text, newline=""), strict=True)
         if next(lines, None) != list(columns):
             return False
-        pairs = [(float(line[-2]), float(line[-1])) for line in islice(lines, _ROWS)]
-        return all(abs(1 / (1 + math.exp(-max(score, -700))) - chance) < _TOLERANCE for score, chance in pairs)
+        places = [columns.index(name) for name in ("score", "probability")]
+        found = np.array([[float(line[place]) for place in places] for line in islice(lines, _ROWS)]).reshape(-1, 2)
+        maps = (IDENTITY, calibration)
+        return any(np.allclose(of(found[:, 0]), found[:, 1], rtol=0, atol=_TOLERANCE) for of in maps)
     except (OSError, EOFError, ValueError, IndexError, OverflowError, csv.Error):
         return False
 

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 from apps.evaluation.metric_names import add_suffix
@@ -13,8 +13,11 @@ from payloads.site_names import label_entry, label_site
 from problems.data.spec import DATASETS, GENERIC, PARTITIONS
 from problems.models import MODELS
 from problems.objectives.classification import CROSS_ENTROPY
+from simulations.results.board import Board
 from simulations.results.output import format_cell, format_megabytes, format_metric
 from simulations.results.records import METRICS
+from simulations.results.tripod import OPEN, checklist
+from simulations.scoring.markdown import escape, join_lines, make_table, show_part
 from simulations.scoring.model import BEST, TrainedModel
 
 # Run-config keys that disturb the training data on purpose.
@@ -22,7 +25,7 @@ _DISTURBANCES = ("imbalance", "label-noise", "client-shift")
 # keys without meaning for readers of the card: a path on the machine of the training
 _UNTOLD = ("data-dir",)
 # figures of a site that are too long for a table, and the name of the site, which has its own cell
-_LONG = ("partition", "name", "reliability")
+_LONG = ("partition", "name", "reliability", "by_score")
 
 
 def write_card(model: TrainedModel) -> str:
@@ -34,6 +37,7 @@ def write_card(model: TrainedModel) -> str:
         "How to Get Started with the Model": _start(model),
         "Training Details": _training(model),
         "Evaluation": _evaluation(model),
+        "Reporting": _reporting(model),
         "Privacy": _privacy(model),
         "Technical Specifications": _versions(model),
     }
@@ -102,7 +106,7 @@ def _uses(model: TrainedModel) -> str:
 def _limits(model: TrainedModel) -> str:
     result, data = model.record.result, model.record.config
     found = [
-        f"{_plain(label_site(site, model.record.site_names))} was missing in {one['rounds']} of "
+        f"{escape(label_site(site, model.record.site_names))} was missing in {one['rounds']} of "
         f"{result['rounds']} rounds; the last reason: {one['reason']}"
         for site, one in result.get("dropped", {}).items()
     ]
@@ -111,7 +115,7 @@ def _limits(model: TrainedModel) -> str:
         found.append(f"The training data were disturbed on purpose: {', '.join(disturbed)}")
     if model.preprocessing is not None and model.preprocessing.missing == "error":
         found.append("Rows with missing cells cannot be scored: the training had none")
-    return "\n".join(f"- {_one_line(text)}." for text in found)
+    return "\n".join(f"- {join_lines(text)}." for text in found)
 
 
 def _start(model: TrainedModel) -> str:
@@ -157,7 +161,7 @@ def _training(model: TrainedModel) -> str:
         _preprocessing(model),
         "### Training Procedure\n\n" + _items(facts),
         "#### Training Hyperparameters\n\nKeys that differ from the defaults of the strategy:\n\n"
-        + _table(["key", "value", "default"], keys)
+        + make_table(["key", "value", "default"], keys)
         if keys
         else "",
     ]
@@ -169,9 +173,9 @@ def _rows(counted: Sequence[Mapping[str, int]] | None, names: Mapping[str, str])
     if not counted:
         return ""
     cells = [
-        [_plain(label_site(one["partition"], names)), f"{one['rows']:,}", f"{one['positives']:,}"] for one in counted
+        [escape(label_site(one["partition"], names)), f"{one['rows']:,}", f"{one['positives']:,}"] for one in counted
     ]
-    return _table(["", "training rows", "positive"], cells)
+    return make_table(["", "training rows", "positive"], cells)
 
 
 def _preprocessing(model: TrainedModel) -> str:
@@ -186,7 +190,7 @@ def _preprocessing(model: TrainedModel) -> str:
     return (
         f"#### Preprocessing\n\n{len(found.outputs)} features of {len(found.columns)} columns, scaled by "
         f"`{found.scale}`; missing cells {missing}.\n\n"
-        + _table(["feature", "kind", "transform", "mean", "deviation", "filled with"], rows)
+        + make_table(["feature", "kind", "transform", "mean", "deviation", "filled with"], rows)
     )
 
 
@@ -198,21 +202,40 @@ def _evaluation(model: TrainedModel) -> str:
     view = model.chosen.removeprefix(BEST).removeprefix("_") if model.chosen != "last" else ""
     named = {name: metrics[add_suffix(name, view)] for name in METRICS if add_suffix(name, view) in metrics}
     cells = [[f"`{name}`", format_metric(value)] for name, value in named.items()]
-    parts = [f"Measured on {rows}.\n\n{_table(['metric', 'value'], cells)}"] if named else []
-    return "\n\n".join(parts + _figures(result) * model.is_left)
+    parts = [f"Measured on {rows}.\n\n{make_table(['metric', 'value'], cells)}"] if named else []
+    return "\n\n".join((_answers(Board.of(model.record)) + parts + _figures(result)) if model.is_left else parts)
+
+
+def _answers(board: Board) -> list[str]:
+    """Return the answers for a board: the headline, the comparison with sites alone, the threshold and its use."""
+    if not board.is_binary:
+        return []
+    found = [board.headline(), board.comparison(), board.no_probabilities or board.calibration(), board.decisions()]
+    return [show_part(part) for part in (*found, board.threshold(), board.counts()) if part]
+
+
+def _reporting(model: TrainedModel) -> str:
+    """Return the items of TRIPOD+AI for which the run has facts, and the numbers of the other items."""
+    board = Board.of(model.record)
+    if not (board.is_binary and model.is_left):
+        return ""
+    table = checklist(board)
+    answered = [row for row in table.rows if row[2] != OPEN]
+    others = ", ".join(row[0] for row in table.rows if row[2] == OPEN)
+    return f"{show_part(replace(table, rows=answered))}\n\nTo be written by the authors: items {others}."
 
 
 def _figures(result: Mapping[str, Any]) -> list[str]:
     """Return the figures of each site's rows and of all rows, if the result has any."""
     parts = []
-    sites = [(_plain(label_entry(one)), one) for one in result.get("sites", [])]
+    sites = [(escape(label_entry(one)), one) for one in result.get("sites", [])]
     rows = [*sites, *([("all", result["all"])] if "all" in result else [])]
     if rows:
         names = list(dict.fromkeys(name for _, one in rows for name in one if name not in _LONG))
         cells = [[site, *(_figure(one.get(name)) for name in names)] for site, one in rows]
         where = result.get("figures_on", "their rows")
         parts.append(f"Each site on {where}, with 95 % intervals if there are three numbers:")
-        parts.append(_table(["", *(f"`{name}`" for name in names)], cells))
+        parts.append(make_table(["", *(f"`{name}`" for name in names)], cells))
     if left_out := result.get("left_out"):
         parts.append(f"{describe_left_out(left_out).capitalize()}.")
     if chosen := result.get("threshold"):
@@ -255,23 +278,8 @@ def _versions(model: TrainedModel) -> str:
 
 
 def _items(facts: Mapping[str, Any]) -> str:
-    return "\n".join(f"- **{name}:** {_one_line(value)}" for name, value in facts.items() if value is not None)
-
-
-def _table(columns: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
-    lines = [columns, ["---"] * len(columns), *rows]
-    cells = [[_one_line(cell).replace("|", r"\|") for cell in line] for line in lines]
-    return "\n".join(f"| {' | '.join(line)} |" for line in cells)
+    return "\n".join(f"- **{name}:** {join_lines(value)}" for name, value in facts.items() if value is not None)
 
 
 def _quote(words: Sequence[str]) -> str:
     return ", ".join(f"`{word}`" for word in words)
-
-
-def _plain(label: str) -> str:
-    """Return a site's label without signs that Markdown would read. `_table` escapes its bars."""
-    return re.sub(r"([\\`*_{}\[\]<>()#!~])", r"\\\1", label)
-
-
-def _one_line(value: Any) -> str:
-    return " ".join(str(value).split())

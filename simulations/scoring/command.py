@@ -37,6 +37,13 @@ def predict(
     new: NewRowsOption,
     out: Annotated[Path | None, typer.Option("--out", help="csv file to write; default: stdout")] = None,
     keep: Annotated[str, typer.Option("--keep", help="columns of NEW to copy to the scores, separated by commas")] = "",
+    threshold: Annotated[
+        str,
+        typer.Option(
+            "--threshold",
+            help="also write the column predicted, 0 or 1: a probability, score=x, run (by threshold-at) or youden",
+        ),
+    ] = "",
     model: ModelOption = "",
     allow_unseen: AllowUnseen = False,
 ) -> None:
@@ -49,15 +56,19 @@ def predict(
     from problems.data.spec import parse_names
     from simulations.scoring.model import load  # imported here, since scikit-learn takes a second to load
     from simulations.scoring.rows import score_file, write_scores
+    from simulations.scoring.thresholds import Threshold
 
     trained = load(run, model, allow_unseen=allow_unseen)
-    scores = score_file(trained, new, parse_names("--keep", keep))
+    chosen = Threshold.parse(threshold, trained) if threshold else None
+    scores = score_file(trained, new, parse_names("--keep", keep), chosen)
     positive = join_labels(trained.sample_format.positive_labels)
+    if chosen is not None:
+        positive += f"; predicted from {chosen.words} on"
     if out is None:
         typer.echo(f"{new}: probability of the positive label {positive}", err=True)
         typer.echo(scores.to_csv(index=False), nl=False)
     else:
-        write_scores(scores, out, new)
+        write_scores(scores, out, new, trained.calibration)
         model_name = f"model {trained.chosen!r} of run {trained.record.name}"
         typer.echo(f"{out}: {len(scores):,} scores by {model_name}, probability of the positive label {positive}")
 

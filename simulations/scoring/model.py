@@ -36,6 +36,7 @@ if TYPE_CHECKING:
 
 LAST, BEST = "last", "best"
 SCORE, PROBABILITY = "score", "probability"  # columns of a table of scores, and outputs of an exported model
+PREDICTED = "predicted"  # a column of a table of scores, with a threshold
 _PAGE = "see docs/scoring.md"
 _ALLOW = "set --allow-unseen (in Python allow_unseen=True) to score the rows without this column"
 _PREFIX = "model_"  # the prefix of the files of all models except the last round's

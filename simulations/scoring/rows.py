@@ -11,13 +11,15 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from problems.calibration import IDENTITY, Calibration
 from problems.data import DataError
 from problems.data.dialect import Dialect
 from problems.data.formats.new_rows import NewRows, read_array_rows, read_table_rows
 from problems.data.formats.tables import read_columns
 from problems.metrics import Interval, scored_metrics
 from simulations.results.target import is_scores, write_output
-from simulations.scoring.model import PROBABILITY, SCORE, TrainedModel
+from simulations.scoring.model import PREDICTED, PROBABILITY, SCORE, TrainedModel
+from simulations.scoring.thresholds import Threshold
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -37,17 +39,20 @@ def read_rows(model: TrainedModel, path: Path) -> NewRows:
     return read_array_rows(path, model.sample_format.shape, model.config.data, model.sample_format.pixel_max)
 
 
-def score_file(model: TrainedModel, path: Path, keep: Sequence[str] = ()) -> pd.DataFrame:
+def score_file(
+    model: TrainedModel, path: Path, keep: Sequence[str] = (), threshold: Threshold | None = None
+) -> pd.DataFrame:
     """Score the rows of a file or folder.
 
     Args:
         model: The model.
         path: The file or folder.
         keep: The columns of the table to copy.
+        threshold: The threshold of the column ``predicted``. None: no such column.
 
     Returns:
         A table with one row for each scored row, in the same order. Its columns are the copied columns, for images
-        ``file``, and ``score`` and ``probability``.
+        ``file``, and ``score`` and ``probability``, and ``predicted`` with a threshold.
 
     Raises:
         DataError: The rows cannot be read or scored, or lack a column to keep.
@@ -57,7 +62,9 @@ def score_file(model: TrainedModel, path: Path, keep: Sequence[str] = ()) -> pd.
     rows = read_rows(model, path)
     copied = _copy_columns(path.expanduser(), rows, keep, Dialect.of(model.config.data))
     scores = model.decision_function(rows.features)
-    return pd.DataFrame({**copied, SCORE: scores, PROBABILITY: model.probabilities(scores)[:, 1]})
+    likely = model.probabilities(scores)[:, 1]
+    called = {} if threshold is None else {PREDICTED: threshold.predict(scores, likely)}
+    return pd.DataFrame({**copied, SCORE: scores, PROBABILITY: likely, **called})
 
 
 def _copy_columns(path: Path, rows: NewRows, names: Sequence[str], dialect: Dialect) -> dict[str, Any]:
@@ -66,7 +73,7 @@ def _copy_columns(path: Path, rows: NewRows, names: Sequence[str], dialect: Dial
         return {} if rows.files is None else {FILE: rows.files}
     columns = [str(name) for name in getattr(rows.features, "columns", [])]
     lacking = [name for name in names if name not in columns]
-    taken = [name for name in names if name in (SCORE, PROBABILITY)]
+    taken = [name for name in names if name in (SCORE, PROBABILITY, PREDICTED)]
     if lacking or taken:
         got = f"no column {', '.join(lacking)}" if lacking else f"{', '.join(taken)}, which is a column of the scores"
         listed = f"{', '.join(columns[:30])}{', ...' if len(columns) > 30 else ''}"
@@ -76,20 +83,23 @@ def _copy_columns(path: Path, rows: NewRows, names: Sequence[str], dialect: Dial
     return {name: frame[name].to_numpy() for name in names}
 
 
-def write_scores(scores: pd.DataFrame, out: Path, new: Path) -> None:
+def write_scores(scores: pd.DataFrame, out: Path, new: Path, calibration: Calibration = IDENTITY) -> None:
     """Write a table of scores as csv, compressed if the name ends in .gz.
 
     Args:
         scores: The table.
         out: The file to write.
         new: The file or folder of the rows, which must not be overwritten.
+        calibration: The model's map from scores to probabilities.
 
     Raises:
         ConfigError: The file cannot be written, is the file of the rows, or exists and is not a table of scores.
     """
     target, content = out.expanduser(), io.BytesIO()
     scores.to_csv(content, index=False, compression="gzip" if target.suffix == ".gz" else None)
-    write_output(target, content.getvalue(), partial(is_scores, columns=list(scores.columns)), [new])
+    write_output(
+        target, content.getvalue(), partial(is_scores, columns=list(scores.columns), calibration=calibration), [new]
+    )
 
 
 @dataclass(frozen=True)

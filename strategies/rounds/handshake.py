@@ -203,7 +203,7 @@ def _by_partition(reports: Mapping[int, SiteReport], bytes_up: int) -> Roster:
 
 
 def _check_labels(roster: Roster) -> None:
-    """Raise SetupError if two sites have the same name, since results and logs could not tell them apart."""
+    """Raise SetupError if two sites have the same name, since results and logs identify sites by it."""
     places: dict[str, int] = {}
     for place in range(len(roster)):
         label = roster.label(place)

@@ -33,10 +33,10 @@ def test_a_run_with_a_missing_site(command: Line, tmp_path: Path) -> None:
     run, _ = federate(tmp_path / "<i>one", config, tamper=lose)
     text, page = written(command, run.path)
     assert (run.path / "report.html").read_text("utf-8") == text
-    assert text.index("<h1") < text.index("<svg") < text.index("<table")
+    assert text.index("<h1") < text.index("<table") < text.index("<svg")
     assert "<i>one, finished" in page.text
     assert not {"<i>", "<b>"} & {text[at : at + 3] for at in range(len(text))}
-    assert page.table("partition") == [{"partition": "1", "rounds": "2 of 2", "last reason": "<b>broke</b>"}]
+    assert page.table("site") == [{"site": "partition 1", "rounds": "2 of 2", "last reason": "<b>broke</b>"}]
     last, result = {row["metric"]: row["last"] for row in page.table("metric")}, run.result
     assert last == {name: f"{value:.4f}" for name, value in result["metrics"].items()}
     for told in ("in-process", f"{result['bytes_up'] / 1e6:.3f} MB", f"flwr {result['versions']['flwr']}"):

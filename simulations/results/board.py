@@ -1,0 +1,224 @@
+"""A run's answers for a board: whether joining helped, how good the model is, and what it means to act on its scores.
+
+All numbers come from result.json and baselines.json. A part that the run cannot answer names the key that would change
+this.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any
+
+import numpy as np
+
+from apps.evaluation.labels import join_labels
+from problems.calibration import read_calibration
+from problems.intervals import AUC, BRIER, ECE, share_interval
+from problems.objectives.classification import CROSS_ENTROPY
+from problems.score_groups import ScoreGroups
+from simulations.results.output import Table, format_cell, format_metric
+from simulations.results.paired import format_signed
+from simulations.results.records import RunRecord
+
+NO_FIGURES = "The run has no counts of scores: set `site-metrics = true`."
+NO_LABELS = "The problem has no binary labels, so it has no ROC curve, reliability, decision curve or threshold."
+NO_BASELINES = "No model was trained at one site alone or on all rows in one place: run it with `--baselines`."
+NO_THRESHOLD = (
+    "The run has chosen no threshold: set `threshold-at`, such as `sensitivity=0.9`, and `validation-fraction`."
+)
+HIDDEN = "The counts at the threshold are withheld, since one of them is smaller than a site's `least-cell`."
+FEW_GROUPS = "The rows are too few to be divided into groups of scores, so no curve is drawn: use more test rows."
+_FALSE = 'The scores only rank rows: they are not probabilities under the loss `{}`. Set `calibration = "platt"` and '
+_FALSE += "`validation-fraction` for reliability and decision curve."
+# threshold probabilities of a short decision table; the nearest known ones are taken
+_SHOWN = (0.05, 0.1, 0.2, 0.3, 0.5, 0.7)
+
+
+@dataclass(frozen=True)
+class Board:
+    """The answers of a finished run.
+
+    Attributes:
+        run: The run.
+        compared: The content of baselines.json; empty without this file.
+    """
+
+    run: RunRecord
+    compared: Mapping[str, Any]
+
+    @classmethod
+    def of(cls, run: RunRecord) -> Board:
+        """Read the answers of a run.
+
+        Args:
+            run: The run.
+        """
+        path = run.path / "baselines.json"
+        try:
+            compared = json.loads(path.read_text("utf-8")) if path.is_file() else {}
+        except (OSError, ValueError):
+            compared = {}
+        return cls(run, compared)
+
+    @property
+    def is_binary(self) -> bool:
+        """Whether the run is finished, and its rows have binary labels."""
+        return AUC in self.run.metrics and bool(self.run.result)
+
+    @property
+    def everyone(self) -> Mapping[str, Any]:
+        """The figures of all rows; empty without figures."""
+        found: Mapping[str, Any] = self.run.result.get("all", {})
+        return found
+
+    @property
+    def rows_in_words(self) -> str:
+        """The rows of the figures."""
+        return str(self.run.result.get("figures_on", "evaluated rows"))
+
+    @cached_property
+    def groups(self) -> ScoreGroups | None:
+        """The rows grouped by score. None: the run does not have them, or there are fewer than two groups."""
+        entry = self.everyone.get("by_score")
+        groups = None if entry is None else ScoreGroups.from_json(entry)
+        return groups if groups is not None and len(groups.scores) > 1 else None
+
+    @property
+    def no_curves(self) -> str:
+        """The reason why the run has no curves, or ""."""
+        if self.groups is not None:
+            return ""
+        return FEW_GROUPS if "by_score" in self.everyone else NO_FIGURES
+
+    @property
+    def no_probabilities(self) -> str:
+        """The reason why reliability and decision curve are missing, or ""."""
+        loss = self.run.config.get("loss")
+        if "calibration" in self.run.result or loss == CROSS_ENTROPY:
+            return self.no_curves
+        return _FALSE.format(loss)
+
+    @property
+    def events(self) -> str:
+        """The labels that count as an event."""
+        labels = (self.run.result.get("samples") or {}).get("positive_labels", [])
+        return f"label{'s' * (len(labels) > 1)} {join_labels(labels)}" if labels else "positive labels"
+
+    @property
+    def trained(self) -> tuple[int, int] | None:
+        """The numbers of training rows and of positives among them. None: unknown."""
+        counted = self.run.result.get("training_rows")
+        return counted and (sum(one["rows"] for one in counted), sum(one["positives"] for one in counted))
+
+    def headline(self) -> str:
+        """Return the result in one sentence."""
+        sites = self.run.facts["clients"] or 1
+        start = f"The model of {sites} sites together" if sites > 1 else "The model"
+        if self.trained is not None:
+            rows, events = self.trained
+            start += f", trained on {rows:,} rows with {events:,} events ({self.events}),"
+        auc = self.everyone.get(AUC)
+        value = self._interval(auc) if auc else f"{self.run.metrics[AUC]:.3f}"
+        on = f"{self.everyone['rows']:,} {self.rows_in_words}" if "rows" in self.everyone else self.rows_in_words
+        text = f"{start} has an AUC of {value} on {on}"
+        if values := self._alone():
+            many = f"{len(values)} sites alone have" if len(values) > 1 else "one site alone has"
+            spread = f"{min(values):.3f} to {max(values):.3f} (mean {np.mean(values):.3f})"
+            text += f"; {many} {spread if len(values) > 1 else f'{values[0]:.3f}'}"
+        for pooled in self._results()[1:2]:
+            if AUC in pooled["metrics"]:
+                text += f", and all rows in one place have {pooled['metrics'][AUC]:.3f}"
+        return f"{text}."
+
+    def _interval(self, figure: Sequence[float]) -> str:
+        value, low, high = figure
+        return f"{value:.3f} (95 % interval {low:.3f} to {high:.3f})"
+
+    def _results(self) -> Sequence[Mapping[str, Any]]:
+        """Return the federated run, all rows in one place and each site alone, in this order; [] without baselines."""
+        results: Sequence[Mapping[str, Any]] = self.compared.get("results", [])
+        return results
+
+    def _alone(self) -> list[float]:
+        return [float(one["metrics"][AUC]) for one in self._results()[2:] if AUC in one["metrics"]]
+
+    def comparison(self) -> Table | None:
+        """Return the table of each site alone, together and pooled. None: the run has no baselines."""
+        if not (results := self._results()):
+            return None
+        rows = []
+        for number, one in enumerate(results):
+            difference = one.get("difference") or {}
+            low, high = difference.get("low"), difference.get("high")
+            words = one.get("federated_is") or one.get("reason", "").split(",")[0]
+            rows.append(
+                [
+                    "together" if number == 0 else one["name"],
+                    (format_metric(one["metrics"].get(AUC)), one["metrics"].get(AUC)),
+                    _signed(difference.get("value")),
+                    "-" if low is None else f"{_signed(low)[0]} to {_signed(high)[0]}",
+                    f"together is {words} it" if one.get("federated_is") else words or "-",
+                    *(one["rows"], one["positives"]),
+                ]
+            )
+        columns = ["trained on the rows of", AUC.upper(), "together minus it", "95 % interval", "verdict"]
+        return Table("all models on the same test rows", [*columns, "training rows", "events"], rows)
+
+    def calibration(self) -> str:
+        """Return a sentence about the Brier score and the calibration error; "" without figures."""
+        if BRIER not in self.everyone:
+            return ""
+        brier, ece = (self._interval(self.everyone[name]) for name in (BRIER, ECE))
+        return f"Brier score {brier}; expected calibration error {ece}. Both are 0 for a perfect model."
+
+    def threshold(self) -> str:
+        """Return sentences about the threshold, or about its absence."""
+        chosen = self.run.result.get("threshold")
+        if chosen is None:
+            return NO_THRESHOLD
+        text = f"Rows with a score of at least {chosen['score']:.6g}"
+        if not self.no_probabilities:
+            likely = read_calibration(self.run.result.get("calibration"))([chosen["score"]])[0]
+            text += f", a probability of {likely:.3f},"
+        text += f' count as positive: the rule `threshold-at = "{chosen["at"]}"` on validation rows, where the'
+        text += f" sensitivity is {chosen['sensitivity']:.3f} and the specificity {chosen['specificity']:.3f}."
+        return text if self.everyone.get("confusion") else f"{text} {HIDDEN}"
+
+    def counts(self) -> Table | None:
+        """Return the counts at the threshold. None: there is no threshold, or the counts are withheld."""
+        if not (found := self.everyone.get("confusion")):
+            return None
+        true, false = found["true_positives"], found["false_positives"]
+        missed, passed = found["false_negatives"], found["true_negatives"]
+        rows = [
+            ["event", true, missed, _share("sensitivity", true, true + missed)],
+            ["no event", false, passed, _share("specificity", passed, false + passed)],
+            ["share right", _share("predictive value", true, true + false), _share("", passed, missed + passed), ""],
+        ]
+        caption = f"counts at the threshold, on {self.rows_in_words}, with 95 % intervals"
+        return Table(caption, ["", "called positive", "called negative", "share right"], rows)
+
+    def decisions(self) -> Table | None:
+        """Return the net benefit at a few threshold probabilities. None: there is no decision curve."""
+        if self.no_probabilities or self.groups is None:
+            return None
+        points = np.stack(self.groups.decision(), axis=1)
+        near = sorted({int(np.abs(points[:, 0] - shown).argmin()) for shown in _SHOWN}) if len(points) else []
+        rows = [[(f"{value:.3f}", float(value)) for value in points[place]] for place in near]
+        columns = ["threshold probability", "by the model", "treat all"]
+        return Table("net benefit per row; treat none has 0", columns, rows)
+
+
+def _signed(value: float | None) -> tuple[str, float | None]:
+    """Return a difference with four decimals, and the number by which it is sorted."""
+    return format_signed(value and round(value, 4) + 0.0, 1.0), value
+
+
+def _share(name: str, hits: int, rows: int) -> str:
+    if not rows:
+        return "-"
+    low, high = share_interval(hits, rows)
+    return f"{name} {format_cell(hits / rows, 3)} ({low:.3f} to {high:.3f})".strip()

@@ -1,0 +1,79 @@
+"""The threshold of ``predict --threshold``, from which on a row is predicted to be positive."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from apps.config import ConfigError
+from problems.score_groups import ScoreGroups
+from simulations.scoring.model import TrainedModel
+
+RUN, YOUDEN, SCORE_IS = "run", "youden", "score="
+OPTION = "--threshold"
+_ALLOWED = f"a probability between 0 and 1, {SCORE_IS}x, {RUN}, or {YOUDEN}"
+
+
+@dataclass(frozen=True)
+class Threshold:
+    """A threshold.
+
+    Attributes:
+        value: The smallest positive score or, with ``likely``, the smallest positive probability.
+        likely: Whether the value is a probability.
+        words: The threshold's origin, for a person.
+    """
+
+    value: float
+    likely: bool
+    words: str
+
+    @classmethod
+    def parse(cls, text: str, model: TrainedModel) -> Threshold:
+        """Return the threshold of an option.
+
+        Args:
+            text: The option's value.
+            model: The model that scores the rows.
+
+        Raises:
+            ConfigError: The value is not allowed, or the run has no such threshold for this model.
+        """
+        if text in (RUN, YOUDEN):
+            return cls._of_run(text, model)
+        likely = not text.startswith(SCORE_IS)
+        try:
+            value = float(text.removeprefix(SCORE_IS))
+        except ValueError:
+            value = math.nan
+        if not (0 < value < 1 if likely else math.isfinite(value)):
+            raise ConfigError(OPTION, got=repr(text), allowed=_ALLOWED, hint=f"set {OPTION} to a probability")
+        return cls(value, likely, f"{'probability' if likely else 'score'} {value:.6g}")
+
+    @classmethod
+    def _of_run(cls, text: str, model: TrainedModel) -> Threshold:
+        result = model.record.result if model.is_left else {}
+        if text == RUN and (chosen := result.get("threshold")):
+            return cls(model.threshold, False, f"score {model.threshold:.6g}, the run's {chosen['at']}")
+        entry = result.get("all", {}).get("by_score")
+        if text == YOUDEN and entry is not None:
+            score, index = ScoreGroups.from_json(entry).youden()
+            words = f"score {score:.6g}, with Youden's index {index:.3f} on the run's {result['figures_on']}"
+            return cls(score, False, words)
+        key = "threshold-at" if text == RUN else "site-metrics"
+        got = f"{text!r} for model {model.chosen!r}, for which the run has none"
+        hint = f"set {OPTION} to a number, or run again with {key}"
+        raise ConfigError(OPTION, got=got, allowed=_ALLOWED, hint=hint)
+
+    def predict(self, scores: NDArray[Any], probabilities: NDArray[Any]) -> NDArray[np.int64]:
+        """Return 1 for positive rows, else 0.
+
+        Args:
+            scores: The (n,) scores.
+            probabilities: The (n,) probabilities of the positive label.
+        """
+        return ((probabilities if self.likely else scores.astype(np.float64)) >= self.value).astype(np.int64)
