@@ -320,7 +320,7 @@ def test_the_nuclear_norm_acts_on_each_matrix() -> None:
         (lambda: Simplex(0), "total must be > 0 and finite, got 0"),
         (lambda: L1(1).prox(torch.zeros(2), -0.1), "step must be >= 0 and finite, got -0.1"),
         (lambda: OnParameters(4, [(slice(0, 5), L1(1))]), r"got slice\(0, 5, None\)"),
-        (lambda: OnParameters(4, [(torch.tensor([1, 4]), L1(1))]), r"coordinates 1 to 4, allowed are those in \[0, 4"),
+        (lambda: OnParameters(4, [(torch.tensor([1, 4]), L1(1))]), r"coordinates 1 to 4, allowed: numbers in \[0, 4"),
         (lambda: OnParameters(4, [(slice(0, 2), L1(1)), (torch.tensor([1]), L1(1))]), "coordinate 1 .* in part 1"),
         (lambda: OnParameters(4, []).value(torch.zeros(3)), r"shape \(4,\), got \(3,\)"),
         (lambda: made("l0", LAYOUT), "penalty\n.*'none', 'l1', .* input_value='l0'"),
