@@ -326,7 +326,7 @@ def test_the_nuclear_norm_acts_on_each_matrix() -> None:
         (lambda: made("l0", LAYOUT), "penalty\n.*'none', 'l1', .* input_value='l0'"),
         (lambda: made("l1", LAYOUT, parameters="head"), "got 'head', allowed .* of: stem.conv.weight,"),
         (lambda: made("l1", LAYOUT, parameters="head.,"), "got ''"),
-        (lambda: select_coordinates([("bias", (3,))], "auto"), "parameters='auto' leaves out .* bias"),
+        (lambda: select_coordinates([("bias", (3,))], "auto"), "parameters='auto' selects only .* bias"),
         (lambda: made("simplex", LAYOUT, radius=0.0), "radius\n.* greater than 0 .* input_value=0.0"),
         (lambda: made("group-lasso", LAYOUT, groups="blocks"), "'rows' or 'columns' .* input_value='blocks'"),
         (lambda: made("group-lasso", LAYOUT, groups="columns", parameters="head."), "'head.bias' of shape"),
