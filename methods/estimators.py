@@ -96,7 +96,7 @@ def alpha(t: int, settings: FedSGDASettings) -> float:
     """Return alpha_t = beta_t = min(1, c_alpha / (t + 1)^(2 rho)).
 
     Args:
-        t: The round, counted from 0. Round 0 uses 1 instead, since there is no previous estimate.
+        t: The round, counted from 0. Round 0 uses 1 instead, since a previous estimate is missing.
         settings: The settings; provide c_alpha and rho.
     """
     return min(1.0, settings.alpha_constant / math.pow(t + 1, 2 * settings.decay(STORM.rho)))

@@ -135,7 +135,7 @@ class Batch(NamedTuple):
     """The b rows of a mini-batch, and the index of its gradient in `Carry.at_origin`."""
 
     rows: Indices
-    position: int
+    number: int
 
 
 def draw(task: FedSGDATask, down: object) -> Iterator[tuple[float, Batch]]:
@@ -148,8 +148,8 @@ def draw(task: FedSGDATask, down: object) -> Iterator[tuple[float, Batch]]:
         The learning rate, which has no effect, and the batch of each iteration. Without batch norm the first batch is
         left out, since `start` takes the first step.
     """
-    for index, (eta, rows) in enumerate(islice(draw_batches(task, down), 0 if len(task.f.buffers) else 1, None)):
-        yield eta, Batch(rows, index)
+    for number, (eta, rows) in enumerate(islice(draw_batches(task, down), 0 if len(task.f.buffers) else 1, None)):
+        yield eta, Batch(rows, number)
 
 
 def start(x: Float[Tensor, "d"], down: FedSGDADown, memory: None, task: FedSGDATask, rho: float) -> Carry:
@@ -181,7 +181,7 @@ def step(carry: Carry, batch: Batch, eta: float, task: FedSGDATask) -> Carry:
     """Lines 3 to 5 of Framework 3: x <- x - eta_t d_x and y <- y + gamma_t d_y with
     d = g_i(z^(k); B) - g_i(z_t; B) + (u_t, v_t), the same mini-batch B and the same dropout in both gradients."""
     f, known = carry.f, carry.at_origin
-    at_origin = peek(f, carry.origin, batch.rows) if known is None else known[batch.position]
+    at_origin = peek(f, carry.origin, batch.rows) if known is None else known[batch.number]
     carry.x.addcmul_(carry.steps, f.gradient(carry.x, batch.rows) - at_origin + carry.estimate)
     return carry
 

@@ -22,7 +22,7 @@ class FedXSettings(Settings):
     lambda_: float = setting("The temperature of kl-opauc.", 3.0, gt=0)
     margin: float = setting("The margin of the hinge losses.", 1.0, ge=0)
     surrogate: Literal["squared-hinge", "logistic", "psm"] = setting(
-        "The surrogate inside auprc and p-norm-push, which refuses psm.", "squared-hinge"
+        "The surrogate loss inside auprc and p-norm-push. p-norm-push does not support psm.", "squared-hinge"
     )
     power: float = setting("The p of p-norm-push.", 2.0, ge=1)
     # batches and histories
@@ -35,7 +35,7 @@ class FedXSettings(Settings):
     )
     pool: Literal["predictions", "histogram"] = setting("The form in which other sites' scores arrive.", "predictions")
     pool_epsilon: float = setting("The epsilon that all histograms of a run may spend. 0: no noise.", 0.0, ge=0)
-    pool_delta: float = setting("The delta of the same budget.", 1e-5, gt=0, lt=1)
+    pool_delta: float = setting("The delta of the budget with pool-epsilon.", 1e-5, gt=0, lt=1)
     bins: int = setting("The bins of a histogram.", 32, ge=2, le=2**16)
     prediction_noise: float = setting(
         "The standard deviation of Gaussian noise on the scores that a client sends.", 0.0, ge=0

@@ -17,7 +17,7 @@ class CodaSettings(Settings):
 
     proximal: float = setting("The weight 1/gamma of the pull towards the stage's reference.", 0.002, ge=0)
     # the stages
-    stage_rounds: int = setting("The rounds of the first stage. 0: one stage without end.", 0, ge=0)
+    stage_rounds: int = setting("The rounds of the first stage. 0: a single stage for the whole run.", 0, ge=0)
     stage_growth: float = setting("The factor of a stage's rounds from one stage to the next.", 1.0, ge=1)
     stage_decay: float = setting("The divisor of the learning rate at each new stage.", 3.0, ge=1)
     restart_dual: bool = setting("Whether a new stage starts from the best lambda for its scores (auc-minimax).", True)

@@ -123,7 +123,10 @@ class PrivacySettings(Settings):
         "Whether the server learns only sums over a round's clients, and nothing of a single client.", False
     )
     secure_range: float = setting(
-        "The largest value in a secure sum. Clients [clip](secure-sums.md#precision) larger ones.", 16.0, ge=1, le=2**20
+        "The largest absolute value in a secure sum. Clients [clip](secure-sums.md#precision) larger values.",
+        16.0,
+        ge=1,
+        le=2**20,
     )
     secure_threshold: float = setting(
         "The share of a client's neighbours that must stay to the end of a secure sum.", 2 / 3, ge=2 / 3, le=1
@@ -133,7 +136,7 @@ class PrivacySettings(Settings):
     )
     delta: float = setting("Differential privacy's delta of each training sample.", 1e-5, gt=0, lt=1)
     clip: float = setting(
-        "The longest gradient of one sample. Longer gradients are clipped to it.", 1.0, ge=1e-6, le=1e6
+        "The maximum length of a sample's gradient. Longer gradients are clipped to it.", 1.0, ge=1e-6, le=1e6
     )
 
     @property
@@ -152,19 +155,19 @@ class TrainingSettings(Settings):
     num_server_rounds: int = setting("The number of rounds.", 25, ge=1)
     local_steps: int = setting("The local steps K of a client in a round.", 32, ge=1)
     batch_size: int = setting(
-        "The samples of a local step, except of the pairwise strategies. 0: all samples of the site.", 32, ge=0
+        "The samples of a local step, except in the pairwise strategies. 0: all samples of the site.", 32, ge=0
     )
     learning_rate: float = setting(
-        "The [step size](experiments.md#the-defaults) of a local step. auto: the strategy's.",
+        "The [step size](experiments.md#the-defaults) of a local step. auto: the strategy's default.",
         0.1,
         "a number > 0, or auto",
         gt=0,
     )
     clip_gradient: float = setting(
-        "The longest gradient of a local step. Longer gradients are shortened to it. 0: none.", 0.0, ge=0
+        "The maximum length of a local step's gradient. Longer gradients are shortened to it. 0: no limit.", 0.0, ge=0
     )
     local_optimizer: Literal["sgd", "adam"] = setting(
-        "The optimizer of the local steps. Adam restarts in each round, for local-sgd and fedprox.", "sgd"
+        "The optimizer of the local steps. adam restarts in each round; only for local-sgd and fedprox.", "sgd"
     )
     weight_decay: float = setting(
         "The factor of the weights that a local step adds to the clipped gradient.", 0.0, ge=0
@@ -178,14 +181,14 @@ class TrainingSettings(Settings):
     )
     fraction_train: float = setting("The fraction of the clients that a round samples.", 1.0, gt=0, le=1)
     min_train_nodes: int | float = setting(
-        "The fewest valid replies of a round, or their share. With fewer the run stops.",
+        "The minimum number of valid replies of a round, or their share. With fewer replies the run stops.",
         0.5,
         "an integer >= 1, or a share in (0, 1] with a decimal point",
     )
     replace_dropped: bool = setting(
         "Whether a round asks another client in place of a client without a valid reply.", False
     )
-    max_retries: int = setting("The times that a method that needs all clients asks a client again.", 3, ge=0)
+    max_retries: int = setting("The times that a strategy that needs all clients asks a failed client again.", 3, ge=0)
     retry_wait: float = setting(
         "The seconds before a client is asked again. A killed SuperNode needs a minute.", 0.0, ge=0
     )
@@ -196,13 +199,13 @@ class TrainingSettings(Settings):
         "The [weight](baselines.md#what-sites-count) of a client in a mean: its samples, or 1.", "examples"
     )
     aggregation: Literal["mean", "trimmed-mean", "median", "norm-bound"] = setting(
-        "The mean over a round's clients. The others are [robust](robust.md) against bad clients.", "mean"
+        "The mean over a round's clients. All except mean are [robust](robust.md) against bad clients.", "mean"
     )
     trim_fraction: float = setting(
         "The share of the clients that a trimmed mean leaves out on each side.", 0.2, ge=0, lt=0.5
     )
     norm_bound: float = setting(
-        "The longest step of a client with norm-bound. 0: the median length of the round's steps.", 0.0, ge=0
+        "The maximum length of a client's step with norm-bound. 0: the median length of the round's steps.", 0.0, ge=0
     )
     seed: int = setting("The seed of all randomness.", 0, ge=0)
     device: Literal["auto", "cpu", "cuda"] = setting("The device. auto: CUDA if the site has it, else the CPU.", "auto")
@@ -213,15 +216,17 @@ class TrainingSettings(Settings):
         "The threads of PyTorch and NumPy in a process, or with --stack the stacks at once.", 1, ge=1
     )
     loss: str = setting(
-        "The loss. auto: the strategy's first one.", "auto", "auto, a loss of the strategy, or package.module:factory"
+        "The loss. auto: the strategy's first loss.", "auto", "auto, a loss of the strategy, or package.module:factory"
     )
     score: Literal["auto", "logit", "sigmoid", "tanh"] = setting(
-        "The output that losses of pairs compare. auto: the loss's own.", "auto"
+        "The score that losses of pairs compare. auto: the loss's default.", "auto"
     )
     evaluate_every: int = setting(
-        "The rounds from one evaluation to the next. Round 0 and the last always have one.", 1, ge=1
+        "The rounds from one evaluation to the next. Round 0 and the last round always have one.", 1, ge=1
     )
-    checkpoint_every: int = setting("The rounds from one checkpoint to the next. The last has one. 0: none.", 10, ge=0)
+    checkpoint_every: int = setting(
+        "The rounds from one checkpoint to the next. The last round always has one. 0: no checkpoints.", 10, ge=0
+    )
     round_timeout: float = setting(
         "The seconds to wait for a round's replies. Later replies are dropped.", 3600.0, gt=0
     )

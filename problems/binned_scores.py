@@ -1,4 +1,4 @@
-"""Binned scores: ranking metrics from counts per bin, with edges that adapt to the scores, whatever their scale.
+"""Bins of scores: edges that adapt to the scores at any scale, and bounds of the error of metrics from counts per bin.
 
 Each score becomes a code: its float32 bits as an integer, in the order of the scores. Edges are codes, so a bin can be
 as narrow as one number. The first bins are the same for every client, 16 for each power of 2 between 2^-24 and 2^24.
@@ -12,7 +12,7 @@ import numpy as np
 from jaxtyping import Float64, Int, Int32, Int64
 from numpy.typing import ArrayLike
 
-# accepted uncertainty of AUC and of average precision
+# the accepted errors of AUC and of average precision
 TOLERANCES = (1e-3, 4e-3)
 # A bin with a greater share of the rows keeps its edges, so a score of many rows gets a separate bin.
 _HEAVY = 2 * TOLERANCES[0]
@@ -47,7 +47,7 @@ def _both_signs(positive: Float64[np.ndarray, "scores"]) -> Int64[np.ndarray, "2
     return np.concatenate((-code[::-1], [0], code))
 
 
-# Powers of 2 and 0, the threshold of accuracy, are always edges, so the size and the sign of a score stay known.
+# Powers of 2 and 0, the threshold of accuracy, are always edges, so the scale and the sign of each score stay known.
 _ALWAYS = _both_signs(2.0 ** np.arange(-24, 128))
 _FIRST = _both_signs(
     np.concatenate(
@@ -61,14 +61,14 @@ _FIRST = _both_signs(
 )
 
 
-def first_edges(bins: int, kept: Sequence[int] = ()) -> Int32[np.ndarray, "{bins-1}"]:
-    """Return the edges of the first bins, the same for every client; at least 2,048 bins, and 0 has a separate bin.
+def first_edges(bins: int, fixed_edges: Sequence[int] = ()) -> Int32[np.ndarray, "{bins-1}"]:
+    """Return the edges of the first bins, which are the same for every client. The score 0 has a separate bin.
 
     Args:
-        bins: The number of bins.
-        kept: Additional codes that must be edges.
+        bins: The number of bins, at least 2,048.
+        fixed_edges: Additional codes that must be edges.
     """
-    return _fill(np.union1d(_FIRST, np.asarray(kept, np.int64)), bins - 1)
+    return _fill(np.union1d(_FIRST, np.asarray(fixed_edges, np.int64)), bins - 1)
 
 
 def find_bins(code: Int32[np.ndarray, "n"], edges: Int[np.ndarray, "edges"]) -> Int64[np.ndarray, "n"]:
@@ -76,19 +76,19 @@ def find_bins(code: Int32[np.ndarray, "n"], edges: Int[np.ndarray, "edges"]) -> 
 
     Args:
         code: The result of `codes`.
-        edges: The edges between the bins, ascending; a bin includes its lower edge.
+        edges: The edges between the bins, ascending. A bin includes its lower edge.
     """
     return np.searchsorted(edges, code, side="right")
 
 
 def centres(edges: Int[np.ndarray, "edges"]) -> Float64[np.ndarray, "edges+1"]:
-    """Return the score of the middle code of each bin; bins between equal edges are empty."""
+    """Return the score of the middle code of each bin. Bins between equal edges are always empty."""
     ends = _ends(edges)
     return scores_of(np.maximum((ends[:-1] + ends[1:] - 1) // 2, ends[:-1]).clip(-_TOP, _TOP))
 
 
 def floors(edges: Int[np.ndarray, "edges"]) -> Float64[np.ndarray, "edges+1"]:
-    """Return the least score of each bin: the score of its lower edge."""
+    """Return the smallest score of each bin: the score of its lower edge."""
     return scores_of(_ends(edges)[:-1])
 
 
@@ -116,20 +116,22 @@ def bounds(edges: Int[np.ndarray, "edges"], negatives: ArrayLike, positives: Arr
 
 
 def refine(
-    edges: Int[np.ndarray, "edges"], negatives: ArrayLike, positives: ArrayLike, kept: Sequence[int] = ()
+    edges: Int[np.ndarray, "edges"], negatives: ArrayLike, positives: ArrayLike, fixed_edges: Sequence[int] = ()
 ) -> Int32[np.ndarray, "edges"]:
-    """Return edges at equal shares of the rows; each class has the weight 1/2, scores in a bin count as uniform.
+    """Return new edges that cut the rows into equal shares.
+
+    Each class has the weight 1/2. The scores in a bin count as uniformly distributed.
 
     Args:
         edges: The edges of the counted bins, as codes.
         negatives: (edges + 1,) counts.
         positives: (edges + 1,) counts.
-        kept: Codes that must be edges.
+        fixed_edges: Codes that must be edges.
     """
     ends = _ends(edges)
     shares = (_shares(negatives) + _shares(positives)) / 2
     heavy = shares > _HEAVY
-    fixed = np.unique(np.concatenate((_ALWAYS, np.asarray(kept, np.int64), ends[:-1][heavy], ends[1:][heavy])))
+    fixed = np.unique(np.concatenate((_ALWAYS, np.asarray(fixed_edges, np.int64), ends[:-1][heavy], ends[1:][heavy])))
     # a heavy bin of a single number has its edges and needs no cut
     reached = np.append(0.0, np.cumsum(shares * ~(heavy & (np.diff(ends) == 1))))
     room = len(edges) - len(fixed)

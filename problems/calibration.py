@@ -84,19 +84,19 @@ class Isotonic:
     probabilities: tuple[float, ...]
 
     @classmethod
-    def fit(cls, tally: Tally, least: int) -> Self:
+    def fit(cls, tally: Tally, min_rows: int) -> Self:
         """Return the least-squares fit.
 
         Args:
             tally: Rows of both classes.
-            least: The fewest rows of a step. A step of few rows would disclose their labels.
+            min_rows: The minimum number of rows of a step. A step of few rows would disclose their labels.
         """
         from sklearn.isotonic import IsotonicRegression
 
         total = tally.total()
         rows = (total.negatives + total.positives)[0]
         before = np.cumsum(rows) - rows
-        groups = np.unique(np.minimum(before // least, max(rows.sum() // least - 1, 0)), return_inverse=True)[1]
+        groups = np.unique(np.minimum(before // min_rows, max(rows.sum() // min_rows - 1, 0)), return_inverse=True)[1]
         weights = np.bincount(groups, weights=rows)
         scores = np.bincount(groups, weights=rows * total.scores) / weights
         shares = np.bincount(groups, weights=total.positives[0]) / weights
@@ -118,13 +118,13 @@ class Isotonic:
 Calibration = Platt | Isotonic
 
 
-def fit_calibration(method: str, tally: Tally, least: int) -> Calibration:
+def fit_calibration(method: str, tally: Tally, min_rows: int) -> Calibration:
     """Return a calibration fitted to validation rows.
 
     Args:
         method: `PLATT` or `ISOTONIC`.
         tally: The validation rows.
-        least: The fewest rows of a step of `Isotonic`.
+        min_rows: The minimum number of rows of a step of `Isotonic`.
 
     Raises:
         ValueError: A class has no rows.
@@ -132,11 +132,11 @@ def fit_calibration(method: str, tally: Tally, least: int) -> Calibration:
     negatives, positives = tally.count()
     if not (negatives and positives):
         raise ValueError(f"calibration needs rows of both classes, got {positives} positives, {negatives} negatives")
-    return Platt.fit(tally) if method == PLATT else Isotonic.fit(tally, least)
+    return Platt.fit(tally) if method == PLATT else Isotonic.fit(tally, min_rows)
 
 
 def read_calibration(entry: Mapping[str, Any] | None) -> Calibration:
-    """Return the calibration in an entry of result.json; None: the sigmoid of the score."""
+    """Return the calibration in an entry of result.json. Without an entry (None), the sigmoid of the score."""
     if entry is None:
         return IDENTITY
     if entry["method"] == PLATT:

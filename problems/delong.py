@@ -96,8 +96,8 @@ def paired_difference(
 ) -> PairedDifference:
     """Compare two models' AUCs on the same rows.
 
-    The interval takes the quantiles of Student's t with as many degrees of freedom as the rarer class has rows, less
-    one.
+    The interval uses the quantiles of Student's t. Its degrees of freedom are the number of rows of the rarer class
+    minus one.
 
     Args:
         labels: The rows' labels, 0 or 1.
@@ -140,13 +140,13 @@ class _Placements:
 
     @property
     def variance(self) -> float:
-        """DeLong's variance of the mean; both classes have at least two rows."""
+        """DeLong's variance of the mean. Both classes must have at least two rows."""
         return float(sum(each.var(ddof=1) / len(each) for each in (self.positives, self.negatives)))
 
 
-def _share_below(others: Real[np.ndarray, "m"], scores: Real[np.ndarray, "n"]) -> Float64[np.ndarray, "n"]:
-    """Return the share of the other scores that are below each score, a tie counting one half."""
-    ordered = np.sort(others)
+def _share_below(reference: Real[np.ndarray, "m"], scores: Real[np.ndarray, "n"]) -> Float64[np.ndarray, "n"]:
+    """Return for each score the share of the reference scores below it. A tie counts one half."""
+    ordered = np.sort(reference)
     below = np.searchsorted(ordered, scores, "left") + np.searchsorted(ordered, scores, "right")
     return np.asarray(below / (2 * len(ordered)))
 

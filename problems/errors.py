@@ -1,6 +1,6 @@
-"""The error that a user sees for bad input: the key at fault, what it got, what is allowed, and what to do.
+"""The errors that a user sees: `InputError` for invalid input, `MissingExtraError` for a package that is not installed.
 
-Also the error for packages that a base installation lacks, which names the extra that installs them.
+An `InputError` has the key at fault, the value that it got, the allowed values, and a hint for the user's next step.
 """
 
 from __future__ import annotations
@@ -14,24 +14,24 @@ from pathlib import Path
 from typing import Any, Self
 
 NOTHING = "nothing"
-"""`got` of a key without a value, or of a place where something is missing."""
+"""The text of `got` if a key has no value, or something is missing."""
 
 _LONGEST = 240  # characters of `got`, which may quote a user's whole file or another library's message
 
 
 class InputError(Exception):
-    """Input that cannot be used. Its text has all parts in one line and needs no traceback.
+    """An error in a user's input. Its text has all parts in one line and needs no traceback.
 
     Args:
-        key: what is at fault: a run-config key, an option, a file, or a place such as ``partition 3``.
-        got: the value found, in quotes if it is a user's text; `NOTHING` if there is none.
-        allowed: the allowed values and, if it is not obvious, why.
-        hint: what to set or do, a command, or a page.
-        also: further errors, printed in the same line.
+        key: The input at fault: a run-config key, an option, a file, or a location such as ``partition 3``.
+        got: The value of the key, in quotes if it is a user's text. `NOTHING` if the key has no value.
+        allowed: The allowed values and, if it is not obvious, the reason.
+        hint: The user's next step: a setting, an action, a command, or a page.
+        also: Further errors, printed in the same line.
 
     Attributes:
-        key, got, allowed, hint: the arguments, as texts of one line.
-        also: the argument, as a tuple.
+        key, got, allowed, hint: The arguments, as texts of one line.
+        also: The further errors, as a tuple.
 
     Example:
         >>> print(InputError("seed", got=-1, allowed="an integer >= 0", hint="set seed to 0"))
@@ -55,15 +55,16 @@ class InputError(Exception):
         self.also = tuple(also)
 
     @classmethod
-    def of(cls, error: InputError, place: str = "", *, hint: str | None = None) -> Self:
-        """Copy an error into this class.
+    def of(cls, error: InputError, location: str = "", *, hint: str | None = None) -> Self:
+        """Return an error of this class with the fields of another error.
 
         Args:
-            place: stands before the key; "" for none.
-            hint: another one; None keeps the error's own.
+            error: The other error.
+            location: A text to put before the key, such as ``partition 3``. "": no text.
+            hint: A new hint. None: the other error's hint.
         """
         return cls(
-            f"{place}: {error.key}" if place else error.key,
+            f"{location}: {error.key}" if location else error.key,
             got=error.got,
             allowed=error.allowed,
             hint=error.hint if hint is None else hint,
@@ -72,21 +73,21 @@ class InputError(Exception):
 
     @classmethod
     def join(cls, errors: Sequence[InputError]) -> Self:
-        """Make one error of several, with the text of all.
+        """Combine errors in one error, whose text has the texts of all.
 
         Args:
-            errors: one at least; the first gives the fields.
+            errors: At least one error. The result has the fields of the first.
         """
-        first, *others = errors
-        return cls(first.key, got=first.got, allowed=first.allowed, hint=first.hint, also=others)
+        first = errors[0]
+        return cls(first.key, got=first.got, allowed=first.allowed, hint=first.hint, also=errors[1:])
 
-    def at(self, place: str) -> Self:
-        """Return the same error with a place before its key.
+    def at(self, location: str) -> Self:
+        """Return the same error with a location before its key.
 
         Args:
-            place: such as ``partition 3``.
+            location: A location such as ``partition 3``.
         """
-        return type(self).of(self, place)
+        return type(self).of(self, location)
 
     def __str__(self) -> str:
         errors = [self, *self.also]
@@ -105,15 +106,15 @@ class InputError(Exception):
 
 
 def did_you_mean(word: str, names: Iterable[str], hint: str) -> str:
-    """Return a hint that asks first for a name that a word is a misspelling of, if there is such a name.
+    """Return a hint that begins with the name that a user probably meant, if a word is a misspelling of a name.
 
-    A misspelling is close in each part between hyphens, dots and underscores. Parts are close if they have the same
-    first letter and digits, and differ by one letter or two swapped letters. Parts of up to three letters may only
-    swap. Parts of eight letters or more may differ twice. Hyphens alone may be missing. In ``table.key`` both sides
-    must be close. A key of two or more parts may lack others.
+    Words and names are compared part by part; parts are separated by hyphens, dots and underscores. Two parts match if
+    they have the same first letter and digits, and differ by one letter or two swapped letters. Parts of up to three
+    letters may only have swapped letters. Parts of eight letters or more may have two differences. Hyphens alone may be
+    missing. In ``table.key`` both sides must match. A key of two or more parts may lack parts of the name.
 
     Args:
-        word: The text of a user.
+        word: A user's text.
         names: The names that the user may mean.
         hint: The hint without a suggestion.
 
@@ -121,12 +122,12 @@ def did_you_mean(word: str, names: Iterable[str], hint: str) -> str:
         >>> print(did_you_mean("scafold", ["local-sgd", "scaffold"], "see `florilegium list strategies`"))
         did you mean 'scaffold'? If not, see `florilegium list strategies`
     """
-    found = min(((_distance(word, name), name) for name in names), default=(math.inf, ""))
-    return f"did you mean {found[1]!r}? If not, {hint}" if found[0] < math.inf else hint
+    distance, nearest = min(((_distance(word, name), name) for name in names), default=(math.inf, ""))
+    return f"did you mean {nearest!r}? If not, {hint}" if distance < math.inf else hint
 
 
 def _distance(word: str, name: str) -> float:
-    """The number of edits from a word to a name, or infinity if the word is not a misspelling of the name."""
+    """Return the number of edits from a word to a name, or infinity if the word is not a misspelling of the name."""
     (table, _, key), (own, _, full) = word.lower().rpartition("."), name.lower().rpartition(".")
     parts, wanted = re.split("[-_]", key), re.split("[-_]", full)
     missing = len(wanted) - len(parts)
@@ -138,13 +139,13 @@ def _distance(word: str, name: str) -> float:
 
 
 def _is_within(parts: Sequence[str], wanted: Sequence[str]) -> bool:
-    """Whether all parts are among the wanted ones, in the same order."""
-    rest = iter(wanted)
-    return all(part in rest for part in parts)
+    """Return whether the parts are a subsequence of the wanted parts."""
+    remaining = iter(wanted)  # a membership test consumes the iterator up to the match
+    return all(part in remaining for part in parts)
 
 
 def _edits(word: str, name: str) -> float:
-    """The inserted, deleted, replaced and swapped letters between two parts of names, or infinity for other words."""
+    """Return the number of inserted, deleted, replaced and swapped letters, or infinity if there are too many."""
     if word == name:
         return 0
     length = max(len(word), len(name))
@@ -155,9 +156,9 @@ def _edits(word: str, name: str) -> float:
     earlier, last = [0] * (len(name) + 1), list(range(len(name) + 1))
     for i, letter in enumerate(word):
         row = [i + 1]
-        for j, other in enumerate(name):
-            row.append(min(last[j + 1] + 1, row[j] + 1, last[j] + (letter != other)))
-            if i and j and letter == name[j - 1] and word[i - 1] == other:
+        for j, wanted in enumerate(name):
+            row.append(min(last[j + 1] + 1, row[j] + 1, last[j] + (letter != wanted)))
+            if i and j and letter == name[j - 1] and word[i - 1] == wanted:
                 row[-1] = min(row[-1], earlier[j - 1] + 1)
         earlier, last = last, row
     return last[-1] if last[-1] <= (2 if length >= 8 else 1) else math.inf
@@ -172,16 +173,16 @@ def _shorten(text: str) -> str:
 
 
 class MissingExtraError(ValueError):
-    """A feature needs a package of an extra; the message names both."""
+    """An error: a feature needs a package that is not installed. The text names the feature and the extra."""
 
 
 def install(extra: str) -> str:
-    """The command that installs an extra."""
+    """Return the command that installs an extra of this project."""
     return f'pip install "florilegium[{extra}]"'
 
 
 def importable(module: str) -> bool:
-    """Whether a module is installed; it is not imported."""
+    """Return whether a module is installed, without importing it."""
     return find_spec(module) is not None
 
 
@@ -189,12 +190,12 @@ def require(what: str, extra: str, *modules: str) -> None:
     """Check that modules of an extra are installed, without importing them.
 
     Args:
-        what: needs them, for the message.
-        extra: of this project, which installs them.
-        modules: their names.
+        what: The feature that needs the modules, for the error's text.
+        extra: The extra of this project that installs the modules.
+        modules: The names of the modules.
 
     Raises:
-        MissingExtraError: some are not there.
+        MissingExtraError: A module is not installed.
     """
     missing = [module for module in modules if not importable(module)]
     if missing:

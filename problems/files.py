@@ -1,4 +1,4 @@
-"""Files that are complete or absent (written under another name, flushed, then renamed), and private folders."""
+"""Writing of files that are either complete or absent after a crash, file locks, and private folders."""
 
 import contextlib
 import errno
@@ -18,33 +18,38 @@ _FULL = (errno.ENOSPC, errno.EDQUOT)
 
 
 class DiskFullError(InputError, OSError):
-    """The disk, or the user's quota, has no room for a file."""
+    """An error: the disk, or the user's quota, has no room for a file."""
 
 
 @contextlib.contextmanager
 def room_for(path: Path) -> Iterator[None]:
-    """Name the path in errors of a full disk, in a context that writes a file or into a folder.
+    """Convert errors of a full disk to a `DiskFullError` that names a path.
+
+    Args:
+        path: The file or the folder to which the enclosed block writes.
 
     Raises:
-        DiskFullError: There is no room. Names the path, which the system's own error does not.
+        DiskFullError: The disk has no room. The system's own error does not name the path.
     """
     try:
         yield
     except OSError as error:
         if error.errno not in _FULL:
             raise
-        got, way_out = (
-            os.strerror(error.errno),
-            "make room on the disk; resume=true continues from the newest checkpoint",
-        )
-        raise DiskFullError(path, got=got, allowed="a disk with room", hint=way_out) from None
+        got, hint = os.strerror(error.errno), "make room on the disk; resume=true continues from the newest checkpoint"
+        raise DiskFullError(path, got=got, allowed="a disk with room", hint=hint) from None
 
 
 def write_atomic(path: Path, data: bytes, *, private: bool = False) -> None:
-    """Replace a file; readers always find the old or the new file, even after a crash. ``private``: mode 0600.
+    """Replace a file. Readers always find either the old or the new file, even after a crash.
+
+    Args:
+        path: The path of the file.
+        data: The new content.
+        private: Whether the file gets mode 0600.
 
     Raises:
-        DiskFullError: There is no room.
+        DiskFullError: The disk has no room.
     """
     beside = path.with_name(f".{path.name}.{os.getpid()}")
     with room_for(path):
@@ -61,7 +66,7 @@ def write_atomic(path: Path, data: bytes, *, private: bool = False) -> None:
 
 
 def open_new(path: Path, *, private: bool) -> BinaryIO:
-    """Open an empty file to write to; a private file has mode 0600 before anything is in it."""
+    """Open an empty file for writing. A private file has mode 0600 before any content is written."""
     opened = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, OWNER_ONLY if private else 0o666)
     if private:
         os.fchmod(opened, OWNER_ONLY)  # os.open keeps the mode of an existing file
@@ -91,7 +96,7 @@ def make_folder(path: Path, *, private: bool = False) -> None:
 
 @contextlib.contextmanager
 def lock_file(path: Path) -> Iterator[BinaryIO]:
-    """Yield a file that only its owner can read, created if it is missing; a lock keeps other processes out."""
+    """Yield a private file under an exclusive lock, so processes use the file in turn. A missing file is created."""
     make_folder(path.parent, private=True)
     with os.fdopen(os.open(path, os.O_RDWR | os.O_CREAT, OWNER_ONLY), "r+b") as file:
         fcntl.flock(file, fcntl.LOCK_EX)
@@ -113,6 +118,6 @@ def make_private(folder: Path) -> None:
     """
     with contextlib.suppress(FileExistsError):
         folder.mkdir(mode=0o700)
-    found = folder.lstat()
-    if not stat.S_ISDIR(found.st_mode) or found.st_uid != os.getuid() or found.st_mode & 0o077:
+    status = folder.lstat()
+    if not stat.S_ISDIR(status.st_mode) or status.st_uid != os.getuid() or status.st_mode & 0o077:
         raise PermissionError(f"{folder} is not a private folder of this user")

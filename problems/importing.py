@@ -1,6 +1,6 @@
-"""Imports of ``package.module:name`` paths in a run config: a model's factory, a problem, a data set's loader.
+"""Imports of the ``package.module:name`` paths in a run config, such as a model's factory or a data set's loader.
 
-An installed package can give such a path a short name, by an entry point.
+An installed package can define a short name for such a path, by an entry point.
 """
 
 import importlib
@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 
 from problems.errors import InputError
 
-# The groups of entry points by which installed packages add strategies and data sets.
+# the groups of entry points by which installed packages add strategies and data sets
 ROWS = "florilegium.strategies"
 LOADERS = "florilegium.datasets"
 
@@ -28,10 +28,10 @@ def import_named(path: str, refuse: Callable[[str], InputError]) -> Any:
 
     Args:
         path: ``package.module:name``.
-        refuse: A function that makes the error from the text of its `got`, which names the path.
+        refuse: A function that makes the error from the error's field `got`, a text that names the path.
 
     Raises:
-        InputError: The result of ``refuse``: the module cannot be imported, or has no such name.
+        InputError: The module cannot be imported, or has no such name. The error is the result of ``refuse``.
     """
     module_name, _, name = path.partition(":")
     try:
@@ -44,7 +44,13 @@ def import_named(path: str, refuse: Callable[[str], InputError]) -> Any:
 
 
 class Plugin(NamedTuple):
-    """An entry point: its name, its path, and the name and version of its installed package."""
+    """An entry point of an installed package.
+
+    Attributes:
+        name: The entry point's name.
+        path: The entry point's path, ``package.module:name``.
+        package: The name and version of the package.
+    """
 
     name: str
     path: str
@@ -52,7 +58,7 @@ class Plugin(NamedTuple):
 
 
 def plugins(group: str) -> tuple[Plugin, ...]:
-    """Return the entry points of a group, sorted by name; none of them is imported.
+    """Return the entry points of a group, sorted by name, without importing them.
 
     Args:
         group: The name of the group, such as ``florilegium.datasets``.
@@ -61,28 +67,30 @@ def plugins(group: str) -> tuple[Plugin, ...]:
 
 
 @lru_cache(maxsize=8)  # the look-up reads the metadata of every installed package
-def _plugins(group: str, places: tuple[str, ...]) -> tuple[Plugin, ...]:
-    found = [(one, one.dist) for one in entry_points(group=group)]
+def _plugins(group: str, search_path: tuple[str, ...]) -> tuple[Plugin, ...]:
+    entries = [(entry, entry.dist) for entry in entry_points(group=group)]
     return tuple(
-        sorted(Plugin(one.name, one.value, f"{dist.name} {dist.version}" if dist else "") for one, dist in found)
+        sorted(
+            Plugin(entry.name, entry.value, f"{dist.name} {dist.version}" if dist else "") for entry, dist in entries
+        )
     )
 
 
 def find_plugin(group: str, name: str, refuse: Callable[[str], InputError]) -> Plugin | None:
-    """Return the entry point with a name; None if there is none.
+    """Return the entry point with a name. None: no package has such an entry point.
 
     Args:
         group: See `plugins`.
         name: The name of the entry point.
-        refuse: A function that makes the error from the text of its `got`.
+        refuse: A function that makes the error from the error's field `got`.
 
     Raises:
-        InputError: The result of ``refuse``: several packages have the name.
+        InputError: Several packages have the name. The error is the result of ``refuse``.
     """
-    found = [one for one in plugins(group) if one.name == name]
-    if len(found) > 1:
-        raise refuse(f"{name!r}, a name of {' and of '.join(one.package for one in found)}")
-    return found[0] if found else None
+    matches = [plugin for plugin in plugins(group) if plugin.name == name]
+    if len(matches) > 1:
+        raise refuse(f"{name!r}, a name of {' and of '.join(plugin.package for plugin in matches)}")
+    return matches[0] if matches else None
 
 
 def first_line(error: Exception) -> str:

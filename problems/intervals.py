@@ -1,16 +1,16 @@
-"""Figures of a binary classifier with 95 % bootstrap intervals, from counts of rows by score.
+"""Metrics of a binary classifier with 95 % bootstrap intervals, from counts of rows by score.
 
 Rows are resampled with replacement, both classes together (B. Efron, "Bootstrap methods: another look at the
 jackknife", Annals of Statistics 7, 1979): a multinomial draw of the counts. An interval is from the 2.5th to the 97.5th
-percentile of the figure over the draws.
+percentile of the metric over the draws.
 
 The interval of an AUC with ten or fewer rows of a class is DeLong's on the logit scale (`problems.delong`).
 
-The calibration error has a different interval, since chance adds to the error: the rows have a larger error than the
-model, and the draws a still larger one. Let g_b be the contribution of bin b of the probability to the error
-sum_b |g_b|, and d_b the difference between a draw's contribution and g_b. The interval contains those errors
-sum_b |t g_b|, t >= 0, for which sum_b |g_b| is among the middle 95 % of sum_b |t g_b + d_b| over the draws. Bisection
-finds the ends of t.
+The calibration error has a different interval, since chance adds to the error: on average the rows have a larger error
+than the model, and the draws have a larger error than the rows. Let g_b be the contribution of bin b of the probability
+to the error sum_b |g_b|, and d_b the difference between a draw's contribution and g_b. The interval contains those
+errors sum_b |t g_b|, t >= 0, for which sum_b |g_b| is among the middle 95 % of sum_b |t g_b + d_b| over the draws.
+Bisection finds the ends of t.
 """
 
 from collections.abc import Callable
@@ -24,7 +24,7 @@ from problems.least_cell import is_small
 from problems.metrics import ranking_metrics
 from problems.tallies import Tally
 
-# figures of a ranking, and figures of probabilities
+# metrics of a ranking, and metrics of probabilities
 RANKING = ("auc", "pauc_fpr30", "pauc_fpr50", "average_precision")
 AUC = RANKING[0]
 BRIER, ECE = "brier", "ece"
@@ -32,7 +32,7 @@ FIGURES = (*RANKING, BRIER, ECE)
 RELIABILITY_BINS = 10
 DRAWS = 1000
 LEVELS = (2.5, 97.5)
-# Halvings of the multiples of g: the ends are exact to a millionth of the error.
+# The steps of the bisection for t, after which the ends are exact to a millionth of the error.
 _HALVINGS = 20
 # number of counts in memory at a time
 _CELLS = 2_000_000
@@ -47,7 +47,7 @@ def measure(
 ) -> tuple[
     dict[str, Float64[np.ndarray, "*draws"]], Float64[np.ndarray, "*draws 10"], Float64[np.ndarray, "*draws 10"]
 ]:
-    """Return the figures of samples of rows, and their parts in each bin of the probability.
+    """Return the metrics of one or more samples of rows, and the calibration in each bin of the probability.
 
     Args:
         probabilities: The probabilities of a positive, ascending.
@@ -55,7 +55,7 @@ def measure(
         positives: The numbers of positive rows with these probabilities.
 
     Returns:
-        The figures, nan if a sample lacks a class that they need; for each bin the sum over rows of label minus
+        The metrics, nan if a sample lacks a class that the metric needs; for each bin the sum over rows of label minus
         probability, divided by the number of all rows; and for each bin the share of positives, nan without rows.
     """
     true, false = (
@@ -91,37 +91,37 @@ def share_interval(hits: int, rows: int) -> tuple[float, float]:
 
 
 def reliability_bin(probabilities: Float64[np.ndarray, "bins"]) -> Int64[np.ndarray, "bins"]:
-    """Return the bin of each probability, counted from 0; all are equally wide and include their upper end."""
+    """Return the bin of each probability, counted from 0. The bins are equally wide and include their upper end."""
     return np.searchsorted(np.linspace(0, 1, RELIABILITY_BINS + 1)[1:-1], probabilities)
 
 
 def point_figures(tally: Tally) -> dict[str, float | None]:
-    """Return the figures of all rows of a tally, without intervals, which take a hundred times as long.
+    """Return the metrics of all rows of a tally, without intervals, whose computation takes a hundred times as long.
 
     Args:
         tally: A tally with at least one row.
 
     Returns:
-        `FIGURES`, None if a class is missing.
+        The metrics `FIGURES`, None if a class is missing.
     """
     value, _, _ = measure(*_counts(tally))
     return {name: None if np.isnan(value[name]) else float(value[name]) for name in FIGURES}
 
 
 def describe(tally: Tally, rng: np.random.Generator, draws: int = DRAWS, least: int = 1) -> dict[str, Any]:
-    """Return the figures of all rows of a tally, each with its interval.
+    """Return the metrics of all rows of a tally, each with its interval.
 
     Args:
         tally: A tally with at least one row.
         rng: The generator that draws the samples.
         draws: The number of samples.
-        least: The least number of rows of a class in a bin of ``reliability``, if it has any. Neighbouring bins with
-            fewer rows are joined.
+        least: The least cell of the bins of ``reliability``: a bin has either no rows of a class or at least as many.
+            Neighbouring bins with fewer rows are joined.
 
     Returns:
-        `FIGURES` as [value, low, high], None if a class is missing; and ``reliability``: for each bin of the
-        probability with rows, its ends, ``rows``, their mean ``predicted`` probability and the ``observed`` share of
-        positives with its interval.
+        The metrics `FIGURES` as [value, low, high], None if a class is missing; and ``reliability``: for each bin of
+        the probability with rows, the ends of the bin, the number of ``rows``, their mean ``predicted`` probability and
+        the ``observed`` share of positives with its interval.
     """
     probabilities, negatives, positives = _counts(tally)
     counts = np.concatenate((negatives, positives))
@@ -136,14 +136,14 @@ def describe(tally: Tally, rng: np.random.Generator, draws: int = DRAWS, least: 
         parts = np.split(drawn, 2, axis=1)
         samples.append(measure(probabilities, *parts))
         shares.append(samples[-1][2] if least == 1 else _shares(parts[0], parts[1], inside))
-    found: dict[str, Any] = {}
+    report: dict[str, Any] = {}
     for name in (*RANKING, BRIER):
-        found[name] = _interval(float(value[name]), np.concatenate([figures[name] for figures, _, _ in samples]))
+        report[name] = _interval(float(value[name]), np.concatenate([figures[name] for figures, _, _ in samples]))
     if few_rows(int(negatives.sum()), int(positives.sum())):
-        found[AUC] = [float(value[AUC]), *auc_interval(negatives, positives)]
-    found[ECE] = _interval_of_error(gaps, np.concatenate([each for _, each, _ in samples]) - gaps)
+        report[AUC] = [float(value[AUC]), *auc_interval(negatives, positives)]
+    report[ECE] = _interval_of_error(gaps, np.concatenate([drawn_gaps for _, drawn_gaps, _ in samples]) - gaps)
     drawn_shares = np.concatenate(shares)
-    found["reliability"] = [
+    report["reliability"] = [
         {
             "from": number / RELIABILITY_BINS,
             "to": (number + int(np.count_nonzero(joined == number))) / RELIABILITY_BINS,
@@ -154,22 +154,26 @@ def describe(tally: Tally, rng: np.random.Generator, draws: int = DRAWS, least: 
         for number in range(RELIABILITY_BINS)
         if (weights := np.where(joined[bins] == number, negatives + positives, 0)).any()
     ]
-    return found
+    return report
 
 
 def _join_bins(
     bins: Int64[np.ndarray, "bins"],
     negatives: Int64[np.ndarray, "bins"],
     positives: Int64[np.ndarray, "bins"],
-    least: int,
+    least_cell: int,
 ) -> Int64[np.ndarray, "10"]:
-    """Return the first bin of each reliability bin's joint bin, in which each class has no row or enough rows."""
+    """Join neighbouring reliability bins until no class has a small number of rows in a joint bin.
+
+    Returns:
+        For each reliability bin, the first bin of its joint bin.
+    """
     rows = np.stack([np.bincount(bins, weights=side, minlength=RELIABILITY_BINS) for side in (negatives, positives)])
     joined, first = np.arange(RELIABILITY_BINS), 0
     for number in range(RELIABILITY_BINS):
         joined[number] = first
-        here, beyond = rows[:, first : number + 1].sum(axis=1), rows[:, number + 1 :].sum(axis=1)
-        if not is_small([*here, *beyond], least):
+        inside, above = rows[:, first : number + 1].sum(axis=1), rows[:, number + 1 :].sum(axis=1)
+        if not is_small([*inside, *above], least_cell):
             first = number + 1
     return joined
 
@@ -187,7 +191,7 @@ def _shares(
 def _counts(
     tally: Tally,
 ) -> tuple[Float64[np.ndarray, "bins"], Int64[np.ndarray, "bins"], Int64[np.ndarray, "bins"]]:
-    """Return the probabilities that occur, and the numbers of negatives and positives with each."""
+    """Return the probabilities that occur, and the numbers of negatives and positives with each probability."""
     total = tally.total()
     occupied = (total.negatives + total.positives)[0] > 0
     return total.probabilities[occupied], total.negatives[0, occupied], total.positives[0, occupied]
@@ -210,18 +214,18 @@ def _interval_of_error(gaps: Float64[np.ndarray, "10"], noise: Float64[np.ndarra
         """Return a percentile of the draws' errors if the model has this multiple of the rows' contributions."""
         return float(np.percentile(np.abs(multiple * gaps + noise).sum(axis=1), level))
 
-    least = _first(lambda multiple: percentile(multiple, LEVELS[1]) >= error, 1.0)
+    low = _first(lambda multiple: percentile(multiple, LEVELS[1]) >= error, 1.0)
     top = 1.0
     while error and percentile(top, LEVELS[0]) <= error:
         top *= 2
-    most = _first(lambda multiple: percentile(multiple, LEVELS[0]) > error, top)
-    # Chance may add so much to the error of a calibrated model that the error exceeds each compatible one. If the error
-    # is 0, the draws' errors are the only measure of its size.
-    return [error, min(least * error, error), max(most * error, error) if error else percentile(0.0, LEVELS[1])]
+    high = _first(lambda multiple: percentile(multiple, LEVELS[0]) > error, top)
+    # Chance may add so much to the error of a calibrated model that no multiple is compatible with the error. If the
+    # error is 0, only the draws' errors show its possible size.
+    return [error, min(low * error, error), max(high * error, error) if error else percentile(0.0, LEVELS[1])]
 
 
 def _first(condition: Callable[[float], bool], top: float) -> float:
-    """Find by bisection the least number between 0 and ``top`` from which a condition is met."""
+    """Find by bisection the smallest number between 0 and ``top`` from which a condition is met."""
     if condition(0.0):
         return 0.0
     low, high = 0.0, top

@@ -1,4 +1,4 @@
-"""Kernels: functions that numba compiles."""
+"""`jit`, which compiles a function with numba, with a cache on disk."""
 
 from collections.abc import Callable
 from typing import Any, TypeVar, cast
@@ -7,12 +7,13 @@ Function = TypeVar("Function", bound=Callable[..., object])
 
 
 def jit(signature: Any = None, *, fastmath: Any = False) -> Callable[[Function], Function]:
-    """Compile a function to run without the interpreter's lock, and cache its code on disk if a folder can be written.
+    """Compile a function with numba to run without the interpreter's lock. Cache the code on disk if possible.
 
-    Cached code is compiled again only when its own file changes, so everything that a kernel uses is in its file.
+    numba compiles cached code again only if the function's own file changes. Put all functions that it calls into the
+    same file.
 
     Args:
-        signature: The types to compile for, at once. None compiles whenever a call has new types.
+        signature: The types to compile for, immediately. None: the function is compiled when a call has new types.
         fastmath: See `numba.njit`.
     """
 
@@ -20,9 +21,9 @@ def jit(signature: Any = None, *, fastmath: Any = False) -> Callable[[Function],
 
     def compile_kernel(function: Function) -> Function:
         try:
-            made = numba.njit(signature, nogil=True, cache=True, fastmath=fastmath)(function)
+            compiled = numba.njit(signature, nogil=True, cache=True, fastmath=fastmath)(function)
         except RuntimeError:  # no folder in which numba may store its code
-            made = numba.njit(signature, nogil=True, fastmath=fastmath)(function)
-        return cast(Function, made)
+            compiled = numba.njit(signature, nogil=True, fastmath=fastmath)(function)
+        return cast(Function, compiled)
 
     return compile_kernel

@@ -1,7 +1,8 @@
-"""Rules for small cells: which counts of rows are too small to leave a site, and figures that stand for several rows.
+"""Rules for small cells: counts of rows that are too small to leave a site, and groups of rows with a common score.
 
-A cell is a number of rows. It may leave a site if it is 0 or at least the site's least cell. A 0 is allowed, since it
-describes no row, and a site with rows of a single class could not take part otherwise.
+A cell is a number of rows. It may leave a site if it is 0 or at least the site's least cell, a number that the site's
+owner sets. A 0 is allowed, since it describes no row, and a site with rows of a single class could not take part
+otherwise.
 
 Scores are put into groups of neighbours, each with at least as many rows as the least cell (J. Domingo-Ferrer and
 J. M. Mateo-Sanz, "Practical data-oriented microaggregation for statistical disclosure control", IEEE TKDE 14, 2002).
@@ -16,48 +17,48 @@ from numpy.typing import ArrayLike
 from scipy.special import ndtri
 
 LEAST_CELL = 5
-"""The least cell of a site whose owner has chosen none, and of the figures of single sites in result.json."""
+"""The default least cell of a site, and the least cell of the metrics of single sites in result.json."""
 
 
-def is_small(counts: ArrayLike, least: int) -> bool:
+def is_small(counts: ArrayLike, least_cell: int) -> bool:
     """Return whether any count is above 0 and below the least cell.
 
     Args:
         counts: Numbers of rows.
-        least: The least cell.
+        least_cell: The least cell.
 
     Example:
-        >>> is_small([0, 12, 3], least=5), is_small([0, 12, 5], least=5)
+        >>> is_small([0, 12, 3], least_cell=5), is_small([0, 12, 5], least_cell=5)
         (True, False)
     """
     count = np.asarray(counts)
-    return bool(((count > 0) & (count < least)).any())
+    return bool(((count > 0) & (count < least_cell)).any())
 
 
-def widen_gaps(present: Int64[np.ndarray, "c"], rows: int, least: int) -> Int64[np.ndarray, "c"]:
-    """Return counts of cells, lowered until a column has no missing cells or at least as many as the least cell.
+def widen_gaps(present: Int64[np.ndarray, "c"], rows: int, least_cell: int) -> Int64[np.ndarray, "c"]:
+    """Return counts of present cells, lowered so a column has no missing cells or at least as many as the least cell.
 
     Args:
-        present: The numbers of cells that are not missing.
+        present: For each column of a table, the number of cells that are not missing.
         rows: The number of rows.
-        least: The least cell.
+        least_cell: The least cell.
     """
     missing = rows - present
-    return rows - np.where(missing > 0, np.maximum(missing, least), 0)
+    return rows - np.where(missing > 0, np.maximum(missing, least_cell), 0)
 
 
-def hide_rare(cells: Float64[np.ndarray, "n"], least: int) -> Float64[np.ndarray, "n"]:
-    """Return a column's cells; if fewer than the least cell differ from the commonest value, all become that value.
+def hide_rare(cells: Float64[np.ndarray, "n"], least_cell: int) -> Float64[np.ndarray, "n"]:
+    """Return a column's cells. If fewer than the least cell differ from the most common value, all become this value.
 
-    Without this the mean of a column of zeros and a single 1 would reveal the number of ones.
+    Otherwise the mean of a column of zeros and a single 1 would reveal the number of ones.
 
     Args:
         cells: The column, without missing cells.
-        least: The least cell.
+        least_cell: The least cell.
     """
     values, counts = np.unique(cells, return_counts=True)
     rare = len(cells) - int(counts.max())
-    return np.full_like(cells, values[counts.argmax()]) if is_small([rare], least) else cells
+    return np.full_like(cells, values[counts.argmax()]) if is_small([rare], least_cell) else cells
 
 
 @dataclass(frozen=True, eq=False)
@@ -66,7 +67,7 @@ class Groups:
 
     Attributes:
         sizes: The number of rows of each group.
-        centres: The mean score of each group, or the score that half of its rows have.
+        centres: The mean score of each group. If at least half of the group's rows have the same score, this score.
         spreads: The standard deviation of each group's scores. 0 if half of the rows have the same score.
     """
 
@@ -75,14 +76,14 @@ class Groups:
     spreads: Float64[np.ndarray, "g"]
 
     @classmethod
-    def of(cls, scores: Float64[np.ndarray, "n"], least: int) -> "Groups":
-        """Group scores.
+    def of(cls, scores: Float64[np.ndarray, "n"], least_cell: int) -> "Groups":
+        """Group the scores of rows.
 
         Args:
-            scores: The scores of rows of one class: none, or at least as many as the least cell.
-            least: The least cell.
+            scores: The scores of rows of one class. Empty, or at least as many as the least cell.
+            least_cell: The least cell.
         """
-        ordered, count = np.sort(scores), len(scores) // least
+        ordered, count = np.sort(scores), len(scores) // least_cell
         if not count:
             assert not len(scores)
             return cls(np.zeros(0, np.int64), np.zeros(0), np.zeros(0))
@@ -90,7 +91,7 @@ class Groups:
         starts, sizes = ends[:-1], np.diff(ends)
         centres = np.add.reduceat(ordered, starts) / sizes
         spreads = np.sqrt(np.add.reduceat((ordered - np.repeat(centres, sizes)) ** 2, starts) / sizes)
-        # The mean of a group with two distinct scores would reveal how many rows have each.
+        # The mean of a group with two distinct scores would reveal the number of rows with each score.
         for median in (starts + sizes // 2, starts + (sizes - 1) // 2):
             first = np.maximum(np.searchsorted(ordered, ordered[median], "left"), starts)
             last = np.minimum(np.searchsorted(ordered, ordered[median], "right"), ends[1:])
@@ -99,38 +100,39 @@ class Groups:
         return cls(sizes, centres, spreads)
 
     def at(
-        self, places: Int64[np.ndarray, "g"], bins: int
+        self, binned: Int64[np.ndarray, "g"], bins: int
     ) -> tuple[Int32[np.ndarray, "bins"], Float32[np.ndarray, "bins"]]:
-        """Return the number of rows of the groups in each bin, and the deviation of their scores.
+        """Return the number of rows of the groups in each bin, and the standard deviation of these rows' scores.
 
         Args:
-            places: The bin of each group.
+            binned: The bin of each group.
             bins: The number of bins.
         """
 
         def total(values: Float64[np.ndarray, "g"]) -> Float64[np.ndarray, "bins"]:
-            return np.bincount(places, weights=values, minlength=bins)
+            return np.bincount(binned, weights=values, minlength=bins)
 
         rows = total(self.sizes.astype(np.float64))
         means = total(self.sizes * self.centres) / np.maximum(rows, 1)
-        between = (self.centres - means[places]) ** 2
+        between = (self.centres - means[binned]) ** 2
         variances = total(self.sizes * (self.spreads**2 + between)) / np.maximum(rows, 1)
         return rows.astype(np.int32), np.sqrt(variances).astype(np.float32)
 
     def spread(self) -> Float64[np.ndarray, "n"]:
-        """Return scores with the groups' sizes, means and deviations: evenly spaced, or normal in a single group.
+        """Return a score for each row that has the groups' sizes, means and deviations.
 
-        A single score for each group would make the scores of a class vary too little, and the AUC too large.
+        The scores of a group are evenly spaced, or normally distributed if there is only one group. Without the spread,
+        the scores of a class would vary too little, and the AUC would be too large.
         """
         starts = np.cumsum(self.sizes) - self.sizes
         levels = (np.arange(self.sizes.sum()) - np.repeat(starts, self.sizes) + 0.5) / np.repeat(self.sizes, self.sizes)
         if len(self.sizes) == 1 and len(levels) > 1:
-            places = ndtri(levels)
-            places /= places.std()
+            standard = ndtri(levels)
+            standard /= standard.std()
         else:
             deviations = np.sqrt(np.maximum(self.sizes.astype(np.float64) ** 2 - 1, 1) / 12) / self.sizes
-            places = (levels - 0.5) / np.repeat(deviations, self.sizes)
-        scores = np.repeat(self.centres, self.sizes) + places * np.repeat(self.spreads, self.sizes)
+            standard = (levels - 0.5) / np.repeat(deviations, self.sizes)
+        scores = np.repeat(self.centres, self.sizes) + standard * np.repeat(self.spreads, self.sizes)
         largest = float(np.finfo(np.float32).max)
         clipped: np.ndarray = scores.clip(-largest, largest)
         return clipped

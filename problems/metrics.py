@@ -49,7 +49,7 @@ def binary_metrics(labels: ArrayLike, scores: ArrayLike) -> dict[str, float]:
 def ranking_metrics(
     true: Int64[np.ndarray, "*draws corners"], false: Int64[np.ndarray, "*draws corners"]
 ) -> dict[str, Float64[np.ndarray, "*draws"]]:
-    """Return the metrics of `binary_metrics` from counts, of many samples of rows at once.
+    """Return the metrics of `binary_metrics` from counts, for many samples of rows at once.
 
     Args:
         true: The positives at or above each score: first 0, then the scores in descending order.
@@ -72,14 +72,14 @@ def ranking_metrics(
             metrics[name] = 0.5 * (1 + (area - chance) / (perfect - chance))
             metrics[f"{name}_raw"] = area / limit
         precision = true[..., 1:] / np.maximum(true[..., 1:] + false[..., 1:], 1)
-        found = (new_true * precision).sum(axis=-1) / positives
-        metrics["average_precision"] = np.where(negatives > 0, found, np.nan)
+        average = (new_true * precision).sum(axis=-1) / positives
+        metrics["average_precision"] = np.where(negatives > 0, average, np.nan)
     return {name: np.asarray(value) for name, value in metrics.items()}
 
 
 @dataclass(frozen=True)
 class Interval:
-    """A metric, and the range of its values in most of the resamples; nan if it has a value in none of them."""
+    """A metric, and the range of its values in most resamples. nan: the metric has no value in any resample."""
 
     value: float
     low: float
@@ -123,8 +123,8 @@ def scored_metrics(
     values |= {name: float(np.mean(value)) for name, value in by_row.items()}
 
     # Sorted once: a resample counts its rows in the cell of each label and distinct score, the largest score first.
-    distinct, place = np.unique(-score, return_inverse=True)
-    cells = place + len(distinct) * positive  # (n,)
+    distinct, ranks = np.unique(-score, return_inverse=True)
+    cells = ranks + len(distinct) * positive  # (n,)
     rng = np.random.default_rng(seed)
     draws: dict[str, list[float]] = {name: [] for name in values}
     for _ in range(resamples):
@@ -151,7 +151,7 @@ def accuracy(labels: ArrayLike, scores: ArrayLike, threshold: float) -> float:
     Args:
         labels: (n,) of 0 and 1.
         scores: (n,), larger for positives.
-        threshold: The least score that counts as positive.
+        threshold: The smallest score that counts as positive.
 
     Raises:
         ValueError: A score is NaN, there is no sample, or the shapes do not fit.

@@ -1,4 +1,4 @@
-"""The minimum of f(x) + g(x), f smooth and convex and g a penalty, to the last digits of the dtype.
+"""`minimise`, which minimises f(x) + g(x), for smooth convex f and a penalty g, to the last digits of the dtype.
 
 Accelerated proximal gradient: FISTA (Beck & Teboulle, "A Fast Iterative Shrinkage-Thresholding Algorithm for Linear
 Inverse Problems", 2009) with the gradient restart of O'Donoghue & Candes, "Adaptive Restart for Accelerated Gradient
@@ -16,8 +16,8 @@ from torch import Tensor
 
 from problems.penalties.base import Penalty, norm
 
-# Iterations without a new smallest residual after which the rest counts as rounding error: the first if the residual is
-# as small as rounding should allow, the second if it is below sqrt(eps), as f may have larger rounding errors.
+# The numbers of iterations without a new smallest residual after which the iteration ends. The first number applies if
+# the residual is as small as rounding should allow, the second if it is below sqrt(eps), since f may round more.
 _PATIENCE, _LONG_PATIENCE = 50, 1000
 _TOLERANCE = 1e-14
 _MOST_ITERATIONS = 20_000
@@ -28,7 +28,7 @@ class Optimum:
     """The result of `minimise`.
 
     Attributes:
-        point: The result of a proximal map, so exactly sparse, or in the set.
+        point: The minimum. It is the result of a proximal map, so it is exactly sparse, or exactly in the set.
         value: f + g at the point.
         iterations: The number of proximal steps.
         residual: The smallest residual, at ``point``; see `minimise`.
@@ -52,17 +52,17 @@ def minimise(
 ) -> Optimum:
     """Minimise f + g from ``start``.
 
-    The residual of an iterate y is ||y - x|| / max(1, ||y||) with x = P_{s g}(y - s grad f(y)), s = 1 / lipschitz; the
-    x of the smallest residual is returned. The iteration ends at a residual of 1e-14 or, if the convexity is known,
-    1e-14 * s * convexity, so the *point* is within about 1e-14 of the minimum. It also ends once rounding,
-    8 sqrt(d) eps, prevents a smaller residual, or after 20,000 steps.
+    The residual of an iterate y is ||y - x|| / max(1, ||y||) with x = P_{s g}(y - s grad f(y)), s = 1 / lipschitz, and
+    P the proximal map of g. The result is the x with the smallest residual. The iteration ends at a residual of 1e-14
+    or, if the convexity is known, 1e-14 * s * convexity, so the *point* is within about 1e-14 of the minimum. It also
+    ends once rounding, 8 sqrt(d) eps, prevents a smaller residual, or after 20,000 steps.
 
     Args:
         smooth: The map x -> (f(x), its gradient); f is convex.
         penalty: g.
         start: The first point, float32 or float64; not changed.
         lipschitz: An upper bound of the Lipschitz constant of f's gradient.
-        convexity: A lower bound of f's strong convexity; caps the momentum at Nesterov's (2004, section 2.2.1).
+        convexity: A lower bound of f's strong convexity. Limits the momentum to Nesterov's (2004, section 2.2.1).
 
     Raises:
         ValueError: An argument is out of range, or a gradient is not finite, for example if ``lipschitz`` is too small.
@@ -75,7 +75,7 @@ def minimise(
     allowance = 8 * math.sqrt(start.numel()) * eps
     target = _TOLERANCE * (min(1.0, convexity / lipschitz) if convexity > 0 else 1.0)
     root = math.sqrt(min(1.0, convexity / lipschitz))
-    best, found, since = math.inf, start.clone(), 0
+    best, best_point, since = math.inf, start.clone(), 0
     previous, y, t = start, start, 1.0
     for iteration in range(1, _MOST_ITERATIONS + 1):
         gradient = smooth(y)[1]
@@ -86,7 +86,7 @@ def minimise(
         residual = norm(moved) / max(1.0, norm(y))
         since += 1
         if residual < best:
-            best, found, since = residual, x, 0
+            best, best_point, since = residual, x, 0
         patience = _PATIENCE if best <= allowance else max(_LONG_PATIENCE, iteration // 2)
         if best <= target or (best <= math.sqrt(eps) and since >= patience):
             break
@@ -98,21 +98,22 @@ def minimise(
         momentum = min((t - 1) / following, (1 - root) / (1 + root))
         y = x + momentum * step
         previous, t = x, following
-    value = float(smooth(found)[0]) + penalty.value(found)
-    return Optimum(found, value, iteration, best, best <= max(target, allowance))
+    value = float(smooth(best_point)[0]) + penalty.value(best_point)
+    return Optimum(best_point, value, iteration, best, best <= max(target, allowance))
 
 
 def smoothness(features: Float[Tensor, "n d"], weights: Float[Tensor, "n"] | None = None) -> float:
     """Return the largest eigenvalue of A' diag(w) A by power iteration from a fixed random start.
 
-    Multiplied by the largest l'', it is a Lipschitz constant of the gradient of sum_i w_i l(a_i' x); l'' is at most 1
-    for the squared loss (a - b)^2 / 2 and 1/4 for the logistic loss. As a Rayleigh quotient it exceeds the eigenvalue
-    by rounding only. The iteration ends when some eigenvalue is within 1e-6 of it, relatively, or after 1000 products,
-    when it is within about 1 % whatever the spectrum (Kuczynski & Wozniakowski 1992, theorem 3.1).
+    The eigenvalue times the largest l'' is a Lipschitz constant of the gradient of sum_i w_i l(a_i' x). l'' is at most
+    1 for the squared loss (a - b)^2 / 2 and 1/4 for the logistic loss. The result is a Rayleigh quotient, so it exceeds
+    the eigenvalue by rounding only. The iteration ends when an eigenvalue is within a relative distance of 1e-6 of the
+    result, or after 1000 products, when the result is within about 1 % of the eigenvalue for any spectrum (Kuczynski &
+    Wozniakowski 1992, theorem 3.1).
 
     Args:
         features: A.
-        weights: w, not negative; None for ones.
+        weights: w, not negative. None: all weights are 1.
 
     Raises:
         ValueError: The shapes do not fit, or a weight is negative.

@@ -1,8 +1,8 @@
-"""All randomness of a run, addressed instead of drawn in sequence.
+"""All randomness of a run, as independent streams of random numbers that are addressed by names and numbers.
 
-A stream is named by (seed, purpose, integers...). A client's draws therefore depend on the client and the round, never
-on the order in which messages arrive or on the process that serves them. `secret_normal` and `draw_secretly` are the
-exceptions: numbers that hide something must not follow from a seed that others know.
+The address of a stream is (seed, purpose, integers...). A client's draws therefore depend on the client and the round,
+but not on the order of the messages or on the process that answers them. `secret_normal` and `draw_secretly` are the
+exceptions: random numbers that hide data must not follow from a seed that is known to the server or to other sites.
 """
 
 import os
@@ -15,7 +15,7 @@ from scipy.special import ndtri
 
 
 class Purpose(StrEnum):
-    """The purposes of the algorithms' random streams. The words determine every result: never change them."""
+    """The purposes of the algorithms' random streams. Never change these words, since all results depend on them."""
 
     SAMPLE_CLIENTS = "sample clients"
     SAMPLES = "samples"
@@ -48,7 +48,7 @@ def seed_sequence(seed: int, purpose: str, *keys: int) -> np.random.SeedSequence
 
 
 def stream(seed: int, purpose: str, *keys: int) -> np.random.Generator:
-    """Return the generator of an address.
+    """Return the random generator at an address.
 
     Args:
         seed: See `seed_sequence`.
@@ -59,21 +59,21 @@ def stream(seed: int, purpose: str, *keys: int) -> np.random.Generator:
 
 
 def secret_normal(count: int) -> Float64[np.ndarray, "{count}"]:
-    """Draw standard normal numbers from the system's generator, which cannot be repeated, not even with the seed."""
-    places = np.frombuffer(os.urandom(8 * count), dtype=np.uint64) >> np.uint64(12)  # 52 bits: adding 0.5 is exact
-    normal: np.ndarray = ndtri((places + 0.5) * 2.0**-52)
+    """Draw standard normal numbers from the system's generator. They do not follow from the run's seed."""
+    levels = np.frombuffer(os.urandom(8 * count), dtype=np.uint64) >> np.uint64(12)  # 52 bits: adding 0.5 is exact
+    normal: np.ndarray = ndtri((levels + 0.5) * 2.0**-52)
     return normal
 
 
 def draw_secretly(count: int, rate: float) -> Int64[np.ndarray, "some"]:
-    """Draw each of 0..count-1 with the same chance, independently, by the system's generator.
+    """Draw each of 0..count-1 with the same chance, independently, from the system's generator.
 
     Args:
         count: The number of elements.
         rate: The chance, in (0, 1]; it is rounded down to a multiple of 2^-32.
 
     Returns:
-        The drawn elements, in order; may be empty.
+        The drawn elements, ascending. May be empty.
     """
     words = np.frombuffer(os.urandom(4 * count), dtype=np.uint32)
     return np.flatnonzero(words < np.uint64(rate * 2.0**32))

@@ -1,4 +1,4 @@
-"""Samplers: epochs of batches without replacement, unpredictable batches, and a pool read as a queue.
+"""Samplers of mini-batches: epochs without replacement, unpredictable batches, and a queue in random order.
 
 A batch of `EpochSampler` depends only on its address (seed, purpose, client, position), so no state must be saved.
 """
@@ -18,33 +18,34 @@ _LARGE = 2**16
 
 
 def on_device(indices: Int64[np.ndarray, "*shape"], device: torch.device) -> Int64[Tensor, "*shape"]:
-    """Return indices as a tensor on the device; a GPU copies from pinned memory, so the copy is asynchronous."""
+    """Return indices as a tensor on the device. The copy to a GPU is asynchronous, from pinned memory."""
     tensor = torch.from_numpy(indices)
     return tensor if device.type == "cpu" else tensor.pin_memory().to(device, non_blocking=True)
 
 
-def draw_some(count: int, most: int, rng: np.random.Generator) -> Int64[np.ndarray, "some"]:
-    """Draw a uniform subset of 0..count-1, in order.
+def draw_some(count: int, size: int, rng: np.random.Generator) -> Int64[np.ndarray, "some"]:
+    """Draw a uniform subset of 0..count-1, ascending.
 
     Args:
         count: The number of elements.
-        most: The number to draw; all elements if there are fewer.
+        size: The number of elements to draw. All elements are drawn if there are fewer.
         rng: The random generator.
     """
-    return np.arange(count) if count <= most else np.sort(rng.choice(count, most, replace=False))
+    return np.arange(count) if count <= size else np.sort(rng.choice(count, size, replace=False))
 
 
 class EpochSampler:
     """Batches of a fixed set of indices, reshuffled every epoch.
 
-    An epoch's last incomplete batch is dropped. If it is the only batch, every batch is the whole set, shuffled.
+    An incomplete last batch of an epoch is dropped. If the set is smaller than a batch, every batch is the whole set,
+    shuffled.
 
     Args:
-        indices: The samples to draw from; without any, batches are empty.
-        batch_size: The samples in a batch; 0 means all.
-        seed: The seed; with ``purpose`` and ``keys`` the address of this sampler's streams.
+        indices: The samples to draw from. Batches are empty if this set is empty.
+        batch_size: The number of samples in a batch. 0: all samples.
+        seed: The run's seed. It is part of the address of this sampler's streams, like ``purpose`` and ``keys``.
         purpose: The purpose, see `problems.randomness.Purpose`.
-        keys: The rest of the address.
+        keys: The further numbers of the address.
 
     Attributes:
         drawn: The order of the newest epoch, by the epoch's number.
@@ -62,13 +63,13 @@ class EpochSampler:
         """Return the indices of batch number ``position``, counted from 0 over the whole run."""
         if self.batch_size == 0:
             return self.indices
-        epoch, place = divmod(position, len(self.indices) // self.batch_size)
+        epoch, number = divmod(position, len(self.indices) // self.batch_size)
         order = self.drawn.get(epoch)
         if order is None:
             seed, purpose, keys = self.address
             order = self.indices[stream(seed, purpose, *keys, epoch).permutation(len(self.indices))]
             self.drawn = {epoch: order}
-        return order[place * self.batch_size : (place + 1) * self.batch_size]
+        return order[number * self.batch_size : (number + 1) * self.batch_size]
 
 
 class PoissonSampler:
@@ -88,7 +89,7 @@ class PoissonSampler:
         self.drawn = drawn
 
     def batch(self, position: int) -> Int64[np.ndarray, "b"]:
-        """Return the indices of a new batch; its number ``position`` has no effect."""
+        """Return the indices of a new batch. The batch's number ``position`` has no effect."""
         self.drawn()
         drawn: Indices = self.indices[draw_secretly(len(self.indices), self.rate)]
         return drawn
@@ -107,14 +108,15 @@ def rate_of(batch_size: int, count: int) -> float:
 class PoolQueue:
     """Entries 0..size-1 in random order, removed from the front, reshuffled when they run out.
 
-    If every draw asks for at least ``size`` entries, each returns the whole pool, every entry once.
+    If every draw asks for at least ``size`` entries, each draw returns every entry once.
 
     Args:
-        size: The size of the pool.
-        seed: The seed; with ``purpose`` and ``keys`` the address of the stream that orders the entries.
+        size: The number of entries.
+        seed: The run's seed. It is part of the address of the stream, like ``purpose`` and ``keys``.
         purpose: The purpose, see `problems.randomness.Purpose`.
-        keys: The rest of the address.
-        wanted: The number of entries that will be used; a large pool is not shuffled for a few. 0: unknown.
+        keys: The further numbers of the address.
+        wanted: The number of entries that will be used, to avoid the shuffle of a large pool for few entries. 0:
+            unknown.
     """
 
     def __init__(self, size: int, seed: int, purpose: Purpose, *keys: int, wanted: int = 0) -> None:
@@ -125,7 +127,7 @@ class PoolQueue:
         self._next = 0
 
     def take(self, count: int) -> Int64[np.ndarray, "{min(count,self.size)}"]:
-        """Return the next ``count`` entries, at most ``size``; a reshuffle in between may repeat an entry."""
+        """Return the next ``count`` entries, at most ``size``. If the queue is reshuffled, entries may repeat."""
         count = min(count, self.size)
         taken = self._queue[self._next : self._next + count]
         self._next += count

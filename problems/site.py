@@ -1,4 +1,4 @@
-"""A client's resident data, and mini-batches from them."""
+"""`Site`: one client's data in memory, with its mini-batches."""
 
 from contextlib import suppress
 from dataclasses import dataclass, field
@@ -18,16 +18,16 @@ from problems.sampling import EpochSampler, Indices, on_device
 
 @dataclass(frozen=True, eq=False)
 class Site:
-    """A client's identity and its resident data.
+    """A client's identity and its data, kept in memory on the run's device.
 
     Attributes:
         partition_id: The partition's number, a key of all random streams of the client.
         features: The features, on the device and in the number type of the run.
-        labels: 0.0 or 1.0, on the same device and of the same type.
-            positives, negatives: The indices of the rows of each class.
-        held_out: The rows that a client with its own file keeps out of training to evaluate on; None without them.
+        labels: 0.0 or 1.0, on the same device and of the same number type.
+        positives, negatives: The indices of the rows of each class.
+        held_out: The rows on which a client with its own file evaluates models, and does not train. None: no such rows.
         test: The client's test rows, if the held-out rows are validation rows.
-        least_cell: The least number of rows in a count that leaves a client with its own file.
+        least_cell: The smallest count of rows, other than 0, that may leave a client with its own file.
 
     Example:
         >>> site = Site.from_arrays(0, np.zeros((3, 2)), np.array([0, 1, 0]))
@@ -94,28 +94,29 @@ class Site:
         """Return whether every batch is the whole site.
 
         Args:
-            batch_size: The rows in a batch; 0 means all.
+            batch_size: The number of rows in a batch. 0: all rows.
         """
         return not 0 < batch_size < len(self)
 
     def sampler(self, indices: Int64[np.ndarray, "some"], batch_size: int, seed: int, purpose: Purpose) -> EpochSampler:
         """Return mini-batches of some of the rows.
 
-        The same arguments return the same sampler, so an epoch is drawn once and not in every message.
+        Samplers are cached: equal arguments and the same object ``indices`` return the same sampler, so an epoch is
+        drawn once and not in every message.
 
         Args:
-            indices: The indices of the rows; "the same" means the same object.
-            batch_size: The rows in a batch; 0 means all.
+            indices: The indices of the rows.
+            batch_size: The number of rows in a batch. 0: all rows.
             seed: The run's seed.
             purpose: The purpose of the batches.
         """
-        kept = self._samplers.get(purpose)
-        if kept is None or kept[0] is not indices or kept[1:3] != (batch_size, seed):
+        cached = self._samplers.get(purpose)
+        if cached is None or cached[0] is not indices or cached[1:3] != (batch_size, seed):
             fresh = EpochSampler(indices, batch_size, seed, purpose, self.partition_id)
-            kept = self._samplers[purpose] = (indices, batch_size, seed, fresh)
-        return kept[3]
+            cached = self._samplers[purpose] = (indices, batch_size, seed, fresh)
+        return cached[3]
 
-    # index_select, since features[places] takes two to three times as long
+    # These functions use index_select, since features[rows] takes two to three times as long.
 
     def rows(self, indices: Int64[np.ndarray, "b"]) -> Float[Tensor, "b *shape"]:
         """Return the features of some samples.
@@ -131,14 +132,14 @@ class Site:
         Args:
             indices: The indices of the rows.
         """
-        places = on_device(indices, self.labels.device)
-        return self.features.index_select(0, places), self.labels.index_select(0, places)
+        rows = on_device(indices, self.labels.device)
+        return self.features.index_select(0, rows), self.labels.index_select(0, rows)
 
 
 def as_tensor(
     array: Real[np.ndarray, "n *shape"], dtype: torch.dtype, device: torch.device | str
 ) -> Float[Tensor, "n *shape"]:
-    """Return an array as a tensor, on a CPU without a copy if its type is right and its memory is writable.
+    """Return an array as a tensor. On a CPU it is not copied if its type is right and its memory is writable.
 
     Args:
         array: The array, which this project's code never changes.

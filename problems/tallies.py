@@ -1,4 +1,4 @@
-"""Rows counted by class and score, sufficient for metrics, thresholds and calibration without the scores themselves."""
+"""Tallies: numbers of rows by class and score, from which metrics, thresholds and calibration are computed."""
 
 from collections.abc import Callable
 from dataclasses import dataclass, replace
@@ -26,10 +26,10 @@ class Tally:
     """Numbers of rows of each class and site, by score.
 
     Attributes:
-        floors: The least score of each bin, ascending; if scores are known exactly, each score is a separate bin.
-        scores: The score that represents the bin's scores.
-        negatives, positives: The counts, one row for each site.
-        places: The partition id of each site; `NOWHERE` for rows without a site.
+        floors: The smallest score of each bin, ascending. If scores are known exactly, each score is a separate bin.
+        scores: The score that represents each bin's scores.
+        negatives, positives: The counts, one row of the array for each site.
+        places: The partition id of each site. `NOWHERE` for rows without a site.
         probability_of: The map from scores to probabilities, such as a fitted calibration.
     """
 
@@ -56,13 +56,13 @@ class Tally:
         """
         score, labels = np.asarray(scores, np.float64), np.asarray(labels)
         distinct, bins = np.unique(score, return_inverse=True)
-        places, parts = np.unique(np.full(len(score), NOWHERE) if sites is None else sites, return_inverse=True)
-        shape = (len(places), len(distinct))
+        partitions, parts = np.unique(np.full(len(score), NOWHERE) if sites is None else sites, return_inverse=True)
+        shape = (len(partitions), len(distinct))
         cells = parts * len(distinct) + bins
         negatives, positives = (
             np.bincount(cells[labels == label], minlength=shape[0] * shape[1]).reshape(shape) for label in (0, 1)
         )
-        return cls(distinct, distinct, negatives, positives, tuple(places.tolist()))
+        return cls(distinct, distinct, negatives, positives, tuple(partitions.tolist()))
 
     @classmethod
     def of_bins(
@@ -72,10 +72,10 @@ class Tally:
         positives: Int64[np.ndarray, "sites edges+1"],
         places: tuple[int, ...] = (NOWHERE,),
     ) -> Self:
-        """Make a tally of counts by bins of `problems.binned_scores`; each score counts as the centre of its bin.
+        """Make a tally from counts in bins of `problems.binned_scores`. Each score counts as the centre of its bin.
 
         Args:
-            edges: The edges, as codes.
+            edges: The edges of the bins, as codes.
             negatives: The counts of negatives.
             positives: The counts of positives.
             places: The partition id of each site.
@@ -88,11 +88,11 @@ class Tally:
         return replace(self, negatives=sums[0], positives=sums[1], places=(NOWHERE,))
 
     def sites(self) -> list[Self]:
-        """Return the tally of each site by itself, by partition id, without the rows that have no site."""
+        """Return a separate tally for each site, ordered by partition id, without the rows that have no site."""
         return [
-            replace(self, negatives=self.negatives[[part]], positives=self.positives[[part]], places=(place,))
-            for part, place in enumerate(self.places)
-            if place != NOWHERE
+            replace(self, negatives=self.negatives[[part]], positives=self.positives[[part]], places=(partition,))
+            for part, partition in enumerate(self.places)
+            if partition != NOWHERE
         ]
 
     def rows(self) -> tuple[Int8[np.ndarray, "n"], Float64[np.ndarray, "n"]]:
@@ -106,13 +106,13 @@ class Tally:
         return int(self.negatives.sum()), int(self.positives.sum())
 
     def confusion(self, threshold: float) -> dict[str, int]:
-        """Count right and wrong answers if rows with at least this score count as positive.
+        """Count correct and wrong predictions, if rows with at least this score are predicted positive.
 
         Args:
-            threshold: A score; if scores are known by bins only, one of the `floors`.
+            threshold: A score. If scores are known only by bins, one of the `floors`.
         """
-        called = self.floors >= threshold
-        false, true = int(self.negatives[:, called].sum()), int(self.positives[:, called].sum())
+        predicted = self.floors >= threshold
+        false, true = int(self.negatives[:, predicted].sum()), int(self.positives[:, predicted].sum())
         negatives, positives = self.count()
         return {
             "true_positives": true,
@@ -122,37 +122,37 @@ class Tally:
         }
 
     def rates(self, threshold: float) -> tuple[float, float]:
-        """Return sensitivity and specificity at a threshold of `confusion`; nan if their class is missing."""
+        """Return sensitivity and specificity at a threshold, see `confusion`. nan: the class has no rows."""
         counts, (negatives, positives) = self.confusion(threshold), self.count()
         sensitivity = counts["true_positives"] / positives if positives else float("nan")
         return sensitivity, counts["true_negatives"] / negatives if negatives else float("nan")
 
-    def threshold(self, wanted: str, least: float) -> float:
+    def threshold(self, metric: str, minimum: float) -> float:
         """Choose a threshold on these rows.
 
         Args:
-            wanted: "sensitivity" or "specificity".
-            least: The least value of it, in (0, 1].
+            metric: "sensitivity" or "specificity".
+            minimum: The required value of the metric, in (0, 1].
 
         Returns:
-            The greatest threshold with at least this sensitivity, or the smallest with at least this specificity. The
-            other figure is then as large as possible.
+            The largest threshold with at least this sensitivity, or the smallest threshold with at least this
+            specificity. The other of the two metrics is then as large as possible.
 
         Raises:
-            ValueError: The class of the wanted figure has no rows.
+            ValueError: The metric's class has no rows.
         """
         negatives, positives = self.count()
-        if not (positives if wanted == "sensitivity" else negatives):
-            raise ValueError(f"{wanted} needs rows of both classes, got {positives} positives, {negatives} negatives")
-        if wanted == "sensitivity":
+        if not (positives if metric == "sensitivity" else negatives):
+            raise ValueError(f"{metric} needs rows of both classes, got {positives} positives, {negatives} negatives")
+        if metric == "sensitivity":
             above = np.cumsum(self.positives.sum(axis=0)[::-1])[::-1]
-            return float(self.floors[np.flatnonzero(above >= _share(least, positives))[-1]])
+            return float(self.floors[np.flatnonzero(above >= _share(minimum, positives))[-1]])
         below = np.append(0, np.cumsum(self.negatives.sum(axis=0)))
-        # The next number in single precision, which a model's scores may have, so it is above them there too.
+        # A number above all scores, also after rounding to single precision, which a model's scores may have.
         beyond = np.nextafter(np.float32(self.floors[-1]), np.float32(np.inf))
         candidates = np.append(self.floors, max(float(beyond), np.nextafter(self.floors[-1], np.inf)))
-        return float(candidates[np.flatnonzero(below >= _share(least, negatives))[0]])
+        return float(candidates[np.flatnonzero(below >= _share(minimum, negatives))[0]])
 
 
-def _share(least: float, count: int) -> float:
-    return round(least * count, 9)  # 0.55 of 20 is a bit more than 11 in floating point
+def _share(minimum: float, count: int) -> float:
+    return round(minimum * count, 9)  # 0.55 of 20 is a bit more than 11 in floating point

@@ -1,4 +1,4 @@
-"""Reader of TOML files that tolerates the habits of editors: a byte order mark and Windows' line ends."""
+"""A reader of TOML files that accepts a byte order mark and Windows' line ends, which some editors write."""
 
 import codecs
 import tomllib
@@ -12,11 +12,11 @@ def read_toml(path: Path) -> dict[str, Any]:
     """Read a TOML file.
 
     Args:
-        path: The path of a regular file, since a pipe could wait for ever. "~" is the user's folder.
+        path: The path of a regular file; reading a pipe could wait for ever. "~" is the user's folder.
 
     Raises:
         OSError: The file does not exist, is a folder or a device, or cannot be read.
-        ValueError: The file is not UTF-8, or not TOML; names the line.
+        ValueError: The file is not UTF-8, or not TOML. The text names the line.
     """
     try:
         path = path.expanduser()

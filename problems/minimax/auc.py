@@ -7,12 +7,13 @@ together and s the score,
     F = (1 - p) (s - a)^2 [positive] + p (s - b)^2 [negative]
         + 2 (1 + lambda) (p s [negative] - (1 - p) s [positive]) - p (1 - p) lambda^2.
 
-Site i weighs F's terms with omega_i, except the last, which has no samples:
+Site i weighs F's terms with omega_i, except the last term, which does not depend on samples:
 
     f_i = omega_i (mean over its samples of F's other terms) - p (1 - p) lambda^2,     omega_i = N n_i / n
 
 for N sites with n samples in total, n_i at site i. The plain mean of the f_i is therefore f, the mean of F over all
-samples, however they are spread, and every f_i is as strongly concave in lambda as f: docs/minimax.md.
+samples, for any division of the samples into sites, and every f_i is as strongly concave in lambda as f
+(docs/minimax.md).
 """
 
 import math
@@ -31,8 +32,8 @@ from problems.objectives.scores import SCORES, Score
 from problems.sampling import on_device
 
 AUC_MINIMAX = "auc-minimax"
-# The default s of a run. Raw outputs would be squared in f, so the most extreme rows would limit the step size. Near 0
-# tanh is almost the raw output, and it bounds large outputs.
+# The default s of a run. F squares s, so with raw outputs the most extreme rows would limit the step size. tanh bounds
+# large outputs, and is almost the raw output near 0.
 AUC_SCORE = "tanh"
 _CHUNK = 1024  # samples whose activations are in memory at a time
 
@@ -54,26 +55,26 @@ def saddle_value(
         weight: omega_i.
     """
     a, b, dual = saddle
-    rest = 1 - labels
-    squares = (1 - prior) * (scores - a) ** 2 * labels + prior * (scores - b) ** 2 * rest
-    linear = 2 * (1 + dual) * scores * (prior * rest - (1 - prior) * labels)
+    negatives = 1 - labels
+    squares = (1 - prior) * (scores - a) ** 2 * labels + prior * (scores - b) ** 2 * negatives
+    linear = 2 * (1 + dual) * scores * (prior * negatives - (1 - prior) * labels)
     value: Tensor = weight * (squares + linear).mean() - prior * (1 - prior) * dual**2
     return value
 
 
 def best_saddle(scores: Float[Tensor, "n"], labels: Float[Tensor, "n"]) -> Float[Tensor, "3"]:
-    """Return the saddle's a, b and lambda for given scores: E[s|+], E[s|-] and E[s|-] - E[s|+].
+    """Return the best a, b and lambda for given scores: E[s|+], E[s|-] and E[s|-] - E[s|+].
 
     Args:
         scores: s of each sample.
-        labels: 1 for a positive, else 0; both must occur.
+        labels: 1 for a positive, else 0. Both must occur.
     """
     a, b = scores[labels > 0.5].mean(), scores[labels < 0.5].mean()
     return torch.stack([a, b, b - a])
 
 
 class AUCOracle(Oracle):
-    """The oracle of (63), whose gradients in a, b and lambda are in closed form.
+    """The oracle of equation (63) at one site, with closed-form gradients in a, b and lambda.
 
     Args:
         model: A `FlatModel` of a `SaddleNetwork`.
@@ -135,12 +136,14 @@ class AUCOracle(Oracle):
     def _gradient(
         self, network: FlatModel, z: Float[Tensor, "*stack d"], features: Tensor, labels: Float[Tensor, "*stack n"]
     ) -> Float[Tensor, "*stack d"]:
-        """Return the gradient at the point z = (x, y) over samples, features (..., n, *shape), that ``network`` scores.
-        For a stack of C clients `weight` is (C, 1)."""
+        """Return the gradient at the point z = (x, y) over samples with features (..., n, *shape), scored by a network.
+
+        For a stack of C clients `weight` is (C, 1).
+        """
         logits, pull = network.forward(z, features)  # (n,)
         slopes, to_a, to_b, to_dual = self.derivatives(z, logits, labels)
         gradient = pull(slopes / labels.shape[-1])
-        gradient[..., -SCALARS:] = torch.cat([one.mean(-1, True) for one in (to_a, to_b, to_dual)], -1)
+        gradient[..., -SCALARS:] = torch.cat([values.mean(-1, True) for values in (to_a, to_b, to_dual)], -1)
         gradient[..., -1] += self.dual_slope(z)
         return gradient
 
@@ -156,15 +159,15 @@ class AUCOracle(Oracle):
         """
         scores = self.scores(logits)
         a, b, dual = z[..., -SCALARS:, None].unbind(-2)
-        p, rest = self.prior, 1 - labels
+        p, negatives = self.prior, 1 - labels
         positive, negative = self.weight * (1 - p), self.weight * p
-        to_a, to_b = positive * (scores - a) * labels, negative * (scores - b) * rest
-        linear = negative * rest - positive * labels  # (n,)
+        to_a, to_b = positive * (scores - a) * labels, negative * (scores - b) * negatives
+        linear = negative * negatives - positive * labels  # (n,)
         slopes = 2 * (to_a + to_b + (1 + dual) * linear) * self.score.slope(scores)
         return slopes, -2 * to_a, -2 * to_b, 2 * (linear * scores)
 
     def dual_slope(self, z: Float[Tensor, "*stack d"]) -> Float[Tensor, "*stack"]:
-        """Return the derivative in lambda of the term without samples.
+        """Return the derivative in lambda of F's last term, which does not depend on samples.
 
         Args:
             z: The point (x, y).

@@ -6,8 +6,8 @@ x = (w, w1, w2) and y = w3; f is the saddle function of `problems.minimax.auc`, 
 
     g(x; rows) = (w - rho grad CE(w; rows), w1, w2),    grad g(x; rows)^T q = q - rho H_CE(w; rows) q  (on w).
 
-CE is the cross-entropy of the network's raw output, whatever `score` f uses: its mean over the batch, times omega_i
-like the terms of f_i, so the plain mean of g_i over the sites is g of all samples.
+CE is the mean cross-entropy of the network's raw outputs over the batch, also if f uses another `score`. It is
+multiplied by omega_i like the terms of f_i, so the plain mean of g_i over the sites is g of all samples.
 """
 
 from collections.abc import Callable, Iterable
@@ -34,8 +34,9 @@ Pull = Callable[[Float[Tensor, "*stack d"]], Float[Tensor, "*stack d"]]
 class CompositionalOracle(AUCOracle):
     """The oracle of f(g(x), y), with two networks that have their own batch-norm statistics.
 
-    ``model`` is at (x, y); ``inner``, another `FlatModel` of a `SaddleNetwork`, is at (h, y), where h estimates g(x).
-    Inherited methods of `AUCOracle`, such as `gradient`, are about f at (x, y), without g.
+    The network ``model`` is at the point (x, y). The network ``inner``, another `FlatModel` of a `SaddleNetwork`, is at
+    (h, y), where h estimates g(x). The methods inherited from `AUCOracle`, such as `gradient`, compute f at (x, y),
+    without g.
     """
 
     def __init__(
@@ -52,7 +53,7 @@ class CompositionalOracle(AUCOracle):
         # the trained parameters' tensors, and their slices of a flat vector
         self._weights = [weight for weight in model.module.parameters() if weight.requires_grad]
         of_parameters = zip(model.spans, model.parameter_shapes, model.module.parameters(), strict=True)
-        self._places = [(span, shape) for span, shape, weight in of_parameters if weight.requires_grad]
+        self._parts = [(span, shape) for span, shape, weight in of_parameters if weight.requires_grad]
         if model.device.type == "cpu":
             _keep_freed_memory()
 
@@ -62,8 +63,8 @@ class CompositionalOracle(AUCOracle):
         """Set the point of the second network.
 
         Args:
-            h: h without y; None sets h and the statistics to x and the statistics of ``model``.
-            buffers: The batch-norm statistics at h, if there are any.
+            h: h without y. None: h and the statistics become x and the statistics of ``model``.
+            buffers: The batch-norm statistics at h. None: the network has none.
 
         Returns:
             The point (h, y).
@@ -76,7 +77,7 @@ class CompositionalOracle(AUCOracle):
         return self.inner.parameters
 
     def inner_buffers(self) -> Float[np.ndarray, "buffers"] | None:
-        """Return a copy of the statistics at h; None without batch norm."""
+        """Return a copy of the batch-norm statistics at h. None: the network has no batch norm."""
         return self.inner.arrays()[1] if self.inner.num_buffers else None
 
     def descend(
@@ -88,11 +89,11 @@ class CompositionalOracle(AUCOracle):
             z: The point (x, y).
             rows: The samples' row numbers.
             rho: The step size of g.
-            exact: Whether to use the Hessian of the cross-entropy; if not, grad g is replaced by the identity.
+            exact: Whether to use the Hessian of the cross-entropy. If not, grad g is replaced by the identity.
 
         Returns:
-            The point (g(x; rows), y), and a function that turns q into grad g(x; rows)^T q in place and returns it. It
-            must be called once, before z changes.
+            The point (g(x; rows), y), and a function that turns q into grad g(x; rows)^T q in place and returns q. Call
+            this function once, before z changes.
         """
         features, labels = self._batch(rows)
         if not (exact and rho > 0):
@@ -101,16 +102,16 @@ class CompositionalOracle(AUCOracle):
         with _LeanBatchNorm():
             logits = self.model.scores(features, z)
         errors = self._errors(logits, labels)
-        found = torch.autograd.grad(logits, self._weights, errors, create_graph=True, allow_unused=True)
-        reached = [i for i, gradient in enumerate(found) if gradient is not None]
-        weights, descents = [self._weights[i] for i in reached], [found[i] for i in reached]
-        places = [self._places[i] for i in reached]
+        gradients = torch.autograd.grad(logits, self._weights, errors, create_graph=True, allow_unused=True)
+        used = [i for i, gradient in enumerate(gradients) if gradient is not None]
+        weights, descents = [self._weights[i] for i in used], [gradients[i] for i in used]
+        parts = [self._parts[i] for i in used]
         point = z.clone()
-        for (place, shape), descent in zip(places, descents, strict=True):
-            point[place].view(shape).sub_(descent.detach(), alpha=rho)
+        for (span, shape), descent in zip(parts, descents, strict=True):
+            point[span].view(shape).sub_(descent.detach(), alpha=rho)
 
         def pull_back(q: Tensor) -> Tensor:
-            directions = [q[place].view(shape) for place, shape in places]
+            directions = [q[span].view(shape) for span, shape in parts]
             products = torch.autograd.grad(descents, weights, directions)
             for direction, product in zip(directions, products, strict=True):
                 direction.add_(product, alpha=-rho)  # q - rho H q
@@ -133,7 +134,7 @@ class CompositionalOracle(AUCOracle):
     def _errors(
         self, logits: Float[Tensor, "*stack n"], labels: Float[Tensor, "*stack n"]
     ) -> Float[Tensor, "*stack n"]:
-        """Return d CE / d logits."""
+        """Return the derivatives of CE in the logits."""
         errors: Tensor = self.weight * (torch.sigmoid(logits) - labels) / labels.shape[-1]
         return errors
 
@@ -142,13 +143,14 @@ class CompositionalOracle(AUCOracle):
 def _keep_freed_memory() -> None:
     """Free one large block, which makes glibc keep up to 64 MiB of freed memory.
 
-    Otherwise glibc returns the memory of each step's graph to the system; page faults then take a fifth of a step.
+    Otherwise glibc returns the memory of each step's graph to the system. Page faults would then take a fifth of each
+    step's time.
     """
     torch.empty(31 * 2**20, dtype=torch.uint8)  # just below the largest block to which glibc adapts
 
 
 class _LeanBatchNorm(TorchFunctionMode):
-    """A mode in which batch norms in train mode use `_BatchNorm`; nothing else changes."""
+    """A context in which batch norm layers in train mode use `_BatchNorm`."""
 
     def __torch_function__(
         self, func: Callable[..., Any], types: Iterable[type], args: tuple[Any, ...] = (), kwargs: Any = None
@@ -178,9 +180,9 @@ def _batch_norm(
 
 
 class _BatchNorm(torch.autograd.Function):
-    """Batch norm in train mode by PyTorch's own kernels, with a second derivative in few passes.
+    """Batch norm in train mode by PyTorch's own kernels, with a faster second derivative.
 
-    PyTorch's second derivative consists of two dozen full-size operations, a quarter of an exact step.
+    PyTorch's second derivative consists of two dozen full-size operations, which take a quarter of an exact step.
     """
 
     @staticmethod
@@ -206,12 +208,14 @@ class _BatchNorm(torch.autograd.Function):
 
 
 class _BatchNormGradient(torch.autograd.Function):
-    """(g, x, w) -> (c P g, sum g z, sum g) for upstream gradients g and weights w, with the normalised input
+    """The gradient of `_BatchNorm`: (g, x, w) -> (c P g, sum g z, sum g).
+
+    g are the upstream gradients, w the layer's weights, and z the normalised input:
 
         z = (x - mean) r,   r = 1 / std,   c = w r,   P v = v - mean(v) - z mean(v z),
 
-    with sums and means over the n values of a channel. For incoming gradients (X, W, B) of these three outputs,
-    its own gradients are
+    with sums and means over the n values of a channel. For upstream gradients (X, W, B) of these three outputs, the
+    gradients of this function are
 
         in g:  c P X + W z + B
         in w:  r S,   S = sum X P g
@@ -235,11 +239,11 @@ class _BatchNormGradient(torch.autograd.Function):
         A, D = W - c * Xz / n, -c * gz / n
 
         def combine(constant: Tensor, *terms: tuple[Tensor, Tensor]) -> Tensor:
-            """Add terms to a constant per channel; a term is a factor per channel times a full-size tensor."""
-            (factor, values), *others = terms
+            """Add terms to a constant for each channel. A term is a pair: a factor for each channel, and a tensor."""
+            (factor, values), *further = terms
             shape = (1, -1, *[1] * (x.ndim - 2))
             total = torch.addcmul(constant.view(shape), values, factor.view(shape))
-            for factor, values in others:
+            for factor, values in further:
                 total.addcmul_(values, factor.view(shape))
             return total
 
@@ -260,8 +264,8 @@ def _gradients(
     r: Float[Tensor, "channels"],
     wanted: tuple[bool, bool, bool],
 ) -> tuple[Tensor, Tensor, Tensor]:
-    """Return the wanted items of (c P g, sum g z, sum g)."""
-    found: tuple[Tensor, Tensor, Tensor] = torch.ops.aten.native_batch_norm_backward(
+    """Return the wanted items of (c P g, sum g z, sum g), see `_BatchNormGradient`."""
+    gradients: tuple[Tensor, Tensor, Tensor] = torch.ops.aten.native_batch_norm_backward(
         g, x, weight, None, None, mean, r, True, 0.0, wanted
     )
-    return found
+    return gradients

@@ -1,4 +1,7 @@
-"""Gradients of one site's f_i at flat points z = (x, y), the form in which the algorithms use every problem."""
+"""`Oracle`: an object that computes one site's f_i and its gradients at flat points z = (x, y).
+
+The minimax methods (`methods.minimax`) use every problem in this form. f_i is minimised over x and maximised over y.
+"""
 
 import copy
 from collections.abc import Iterable, Sequence
@@ -17,15 +20,16 @@ from problems.sampling import Indices, on_device
 class Oracle(Protocol):
     """One site's f_i: its gradients at any point, and the point that the site's client moves.
 
-    f_i depends on the other sites only through two numbers, p and omega_i, which `weigh` sets in a copy.
+    f_i depends on the other sites only through two numbers, `prior` and `weight`, which `weigh` sets in a copy.
 
     Attributes:
         parameters: The client's point z, changed in place.
-        primal_dim: p; the last d - p entries are the dual block.
-        num_samples: n.
-        prior: The share p of positives; NaN until `weigh` sets it.
+        device: The device of the point.
+        primal_dim: The length p of x. The last d - p entries of z are y.
+        num_samples: The number of the site's samples.
+        prior: The share of positives in all sites' samples. NaN until `weigh` sets it.
         weight: omega_i, the weight of the site's samples in f_i.
-        buffers: The values that a gradient's computation changes (batch-norm statistics); may be empty.
+        buffers: The values that the computation of a gradient changes (batch-norm statistics). May be empty.
         stochastic: Whether a gradient draws random numbers (dropout).
     """
 
@@ -63,7 +67,7 @@ class Oracle(Protocol):
 
         Args:
             z: The point.
-            rows: The samples' row numbers; None for all samples.
+            rows: The samples' row numbers. None: all samples.
 
         Returns:
             A tensor that is valid until the next call.
@@ -79,26 +83,26 @@ class Oracle(Protocol):
             batches: The row numbers of each batch's samples; all batches have the same size.
 
         Returns:
-            A gradient for each batch; None if `peek` is as fast, or there is no batch.
+            A gradient for each batch. None: the caller must compute the gradients one by one, with `peek`.
         """
         return None
 
     def weigh(self, prior: float, weight: float = 1.0) -> Self:
-        """Return a copy with another p and omega_i, which shares point and network.
+        """Return a copy with another prior and weight. The copy shares the point and the network.
 
         Args:
-            prior: p, the share of positives in all sites' samples.
+            prior: The share of positives in all sites' samples.
             weight: omega_i.
         """
-        found = copy.copy(self)
-        found.prior, found.weight = prior, weight
-        return found
+        weighted = copy.copy(self)
+        weighted.prior, weighted.weight = prior, weight
+        return weighted
 
 
 def peek(f: Oracle, z: Float[Tensor, "*stack d"], rows: Indices | None) -> Float[Tensor, "*stack d"]:
     """Return a gradient without side effects, in a new tensor.
 
-    Batch-norm statistics are restored, and so are torch's generators: later draws (dropout) repeat those made here.
+    Batch-norm statistics and the states of torch's generators are restored, so the next gradient uses the same dropout.
 
     Args:
         f: The oracle.
@@ -107,13 +111,13 @@ def peek(f: Oracle, z: Float[Tensor, "*stack d"], rows: Indices | None) -> Float
     """
     statistics = f.buffers.clone()
     with torch.random.fork_rng([f.device] if f.device.type == "cuda" else [], enabled=f.stochastic):
-        found = f.gradient(z, rows).clone()
+        gradient = f.gradient(z, rows).clone()
     f.buffers.copy_(statistics)
-    return found
+    return gradient
 
 
 class FunctionOracle(Oracle):
-    """The oracle of a `MinimaxProblem`, which has no classes: omega_i multiplies its whole value.
+    """The oracle of a `MinimaxProblem`. omega_i multiplies the problem's value, and the share of positives is not used.
 
     Raises:
         ProblemError: Gradients are not tensors, or do not have the shapes (p,) and (q,).

@@ -25,17 +25,17 @@ PAGE = "docs/minimax.md"
 
 
 class ProblemError(InputError, ValueError):
-    """An error in a minimax problem."""
+    """An error in a user's minimax problem."""
 
 
 class MinimaxProblem(ABC):
-    """One site's f_i.
+    """Base of a user's problem: one site's f_i(x, y), minimised over x and maximised over y.
 
     Attributes:
         primal_dim: p, the length of the primal block x.
-        dual_dim: q, the length of the dual block y; may be 0.
+        dual_dim: q, the length of the dual block y. May be 0.
         num_samples: n, the number of the site's samples.
-        stochastic: Whether `value` draws from torch's generators; both gradients of a step then draw the same numbers.
+        stochastic: Whether `value` draws from torch's generators. Both gradients of a step then draw the same numbers.
     """
 
     stochastic: bool = False
@@ -50,7 +50,7 @@ class MinimaxProblem(ABC):
         Args:
             x: The primal block.
             y: The dual block.
-            rows: The samples' row numbers; None for all samples.
+            rows: The samples' row numbers. None: all samples.
         """
 
     def checked_value(
@@ -70,7 +70,7 @@ class MinimaxProblem(ABC):
     def gradients(
         self, x: Float[Tensor, "p"], y: Float[Tensor, "q"], rows: Int64[Tensor, "b"] | None
     ) -> tuple[Float[Tensor, "p"], Float[Tensor, "q"]]:
-        """Return the gradients of `value` in x and in y; by automatic differentiation unless overridden.
+        """Return the gradients of `value` in x and in y. The default uses automatic differentiation.
 
         Args:
             x: See `value`.
@@ -88,7 +88,7 @@ class MinimaxProblem(ABC):
     def batch_gradients(
         self, x: Float[Tensor, "p"], y: Float[Tensor, "q"], rows: Int64[Tensor, "K b"]
     ) -> tuple[Float[Tensor, "K p"], Float[Tensor, "K q"]] | None:
-        """Return the results of `gradients` at the same point for K batches, computed at once; None if not implemented.
+        """Return the results of `gradients` at the same point for K batches. None: not implemented (the default).
 
         Args:
             x: See `value`.
@@ -98,7 +98,7 @@ class MinimaxProblem(ABC):
         return None
 
     def start(self) -> tuple[Float[Tensor, "p"], Float[Tensor, "q"]] | None:
-        """Return the starting point (x, y), the same on every site; None for zeros."""
+        """Return the starting point (x, y), the same at every site. None: zeros."""
         return None
 
     def metrics(self, x: Float[Tensor, "p"], y: Float[Tensor, "q"]) -> dict[str, float]:
@@ -107,7 +107,7 @@ class MinimaxProblem(ABC):
 
 
 def build_problem(path: str, features: Float[Tensor, "n *shape"], labels: Float[Tensor, "n"]) -> MinimaxProblem:
-    """Call a user's factory.
+    """Make the problem of a site by calling a user's factory.
 
     Args:
         path: ``package.module:factory``.
@@ -115,17 +115,17 @@ def build_problem(path: str, features: Float[Tensor, "n *shape"], labels: Float[
         labels: The site's labels, the factory's second argument.
 
     Raises:
-        ProblemError: There is no such factory, or it does not return a `MinimaxProblem` with its sizes.
+        ProblemError: There is no such factory, or the factory does not return a `MinimaxProblem` with its sizes.
     """
     problem = find_factory(path)(features, labels)
     if not isinstance(problem, MinimaxProblem):
         got = f"{path!r}, which returned {type(problem).__name__}"
         raise ProblemError("loss", got=got, allowed="a MinimaxProblem", hint=f"see {PAGE}")
-    for name, least in (("primal_dim", 1), ("dual_dim", 0), ("num_samples", 0)):
+    for name, minimum in (("primal_dim", 1), ("dual_dim", 0), ("num_samples", 0)):
         size = getattr(problem, name, None)
-        if not isinstance(size, int) or size < least:
+        if not isinstance(size, int) or size < minimum:
             got = f"{path!r}, whose {name} is {size!r}"
-            raise ProblemError("loss", got=got, allowed=f"an integer >= {least}", hint=f"see {PAGE}")
+            raise ProblemError("loss", got=got, allowed=f"an integer >= {minimum}", hint=f"see {PAGE}")
     return problem
 
 
@@ -133,14 +133,13 @@ def find_factory(path: str) -> Callable[[Tensor, Tensor], object]:
     """Return the factory at the path ``package.module:factory``.
 
     Raises:
-        ProblemError: There is no such module, or it has no callable object of that name.
+        ProblemError: There is no such module, or the module has no callable object of that name.
     """
 
     def refuse(got: str, allowed: str = "'package.module:factory'") -> ProblemError:
         return ProblemError("loss", got=got, allowed=allowed, hint=f"see {PAGE}")
 
-    found = import_named(path, refuse)
-    if not callable(found):
-        raise refuse(f"{path!r}, which is {type(found).__name__}", "a class or function")
-    factory: Callable[[Tensor, Tensor], object] = found
+    factory: Callable[[Tensor, Tensor], object] = import_named(path, refuse)
+    if not callable(factory):
+        raise refuse(f"{path!r}, which is {type(factory).__name__}", "a class or function")
     return factory

@@ -1,7 +1,8 @@
 """Scores and gradients of linear scorers and fully connected networks in closed form.
 
-It needs two matrix products per layer and no autograd graph, whose bookkeeping would take longer than the products. A
-gradient can be added to a vector in place, `W <- W + alpha * delta^T h`, so a step of SGD never stores it.
+The closed form needs two matrix products for each layer and no autograd graph, whose bookkeeping would take longer than
+the products. A gradient can be added to a vector in place, `W <- W + alpha * delta^T h` with the layer's input h and
+the derivatives delta in its output, so a step of SGD never stores the gradient.
 """
 
 from collections.abc import Callable
@@ -23,8 +24,8 @@ class DenseNetwork:
     """The scores and gradients of fully connected layers with ReLUs between them, from flat weights.
 
     Args:
-        shapes: (outputs, inputs, whether there is a bias) of every layer, in the order of the flat vector; the last
-            layer has one output. Entries after the layers do not affect the scores.
+        shapes: (outputs, inputs, whether there is a bias) for every layer, in the order of the flat vector. The last
+            layer has one output. Further entries of the vector do not affect the scores.
     """
 
     def __init__(self, shapes: list[tuple[int, int, bool]]) -> None:
@@ -35,12 +36,12 @@ class DenseNetwork:
     def forward(
         self, weights: Float[Tensor, "d"], rows: Float[Tensor, "b f"], gradient: Float[Tensor, "d"]
     ) -> tuple[Float[Tensor, "b"], Pullback]:
-        """Score rows, and return `pull` for slopes of the scores; see `FlatModel.forward`.
+        """Score rows. Return the scores and the function `pull`, see `FlatModel.forward`.
 
         Args:
             weights: The flat weights, see the class.
             rows: The flattened features.
-            gradient: A buffer for a gradient that is not added to another vector.
+            gradient: The tensor for a gradient that is not added to another vector.
         """
         if len(self.shapes) == 1 and rows.device.type == "cpu" and rows.is_contiguous():
             return self._linear(weights, rows, gradient)
@@ -68,7 +69,7 @@ class DenseNetwork:
         return values[-1].squeeze(1), pull
 
     def record_lengths(self, weights: Float[Tensor, "d"], rows: Float[Tensor, "b f"]) -> Float64[Tensor, "b"]:
-        """Return the length of the gradient of each row's score; not finite if an intermediate value is not.
+        """Return the length of the gradient of each row's score. It is not finite if an intermediate value is not.
 
         The gradient in a layer's weights is a product of two vectors, delta h^T, so its length is the product of their
         lengths, and no gradient of a single row is computed. Squares are in float64, in which they do not underflow.
@@ -91,7 +92,7 @@ class DenseNetwork:
     def _linear(
         self, weights: Float[Tensor, "d"], rows: Float[Tensor, "b f"], gradient: Float[Tensor, "d"]
     ) -> tuple[Float[Tensor, "b"], Pullback]:
-        """Score by a single layer: NumPy's BLAS multiplies a tall matrix by a vector faster than PyTorch's."""
+        """Score by a single layer with NumPy, whose product of a tall matrix and a vector is faster than PyTorch's."""
         count, matrix = rows.shape[1], rows.numpy()
         scores = torch.from_numpy(np.dot(matrix, weights.numpy()[:count]))
         if self.shapes[0][2]:
@@ -109,7 +110,7 @@ class DenseNetwork:
         return scores, pull
 
     def layers(self, vector: Float[Tensor, "d"]) -> Layers:
-        """Return the layers' weights and biases as views of a flat vector; the last four results are cached."""
+        """Return the layers' weights and biases as views of a flat vector. The last four results are cached."""
         for known, layers in self._cut:
             if known is vector:
                 return layers
@@ -142,7 +143,7 @@ def add_scaled(
 
 
 def dense_network(module: nn.Module) -> DenseNetwork | None:
-    """Return the closed form of a module of this project; None if it has none or has frozen parameters."""
+    """Return the closed form of a module. None: not one of this project's dense networks, or with frozen parameters."""
     network = module.network if isinstance(module, SaddleNetwork) else module
     if type(network) not in (Linear, LinearNoIntercept, MLP):
         return None

@@ -6,8 +6,8 @@ An update rule is then a line on `model.parameters`, a payload is an array, and 
     scores, pull = model.forward(weights, features)     # (b,)
     pull(slopes(scores), into=weights, alpha=-learning_rate)
 
-Payloads contain `[parameters]`, or `[parameters, buffers]` for a model with batch norm. Frozen parameters are sent as
-well and have a zero gradient. Parameters that share a tensor count once, under the first of their names. "Buffers" are
+Messages contain `[parameters]`, or `[parameters, buffers]` for a model with batch norm. Frozen parameters are sent,
+too, and have a zero gradient. Parameters that share a tensor count once, under the first of their names. "Buffers" are
 the persistent floating-point buffers (running means and variances). Integer buffers (batch norm's
 `num_batches_tracked`) are not sent: every `load` resets them to their initial values.
 """
@@ -27,14 +27,16 @@ from problems.models.dense import Pullback, add_scaled, dense_network
 from problems.models.vectors import NUMPY_DTYPES, AnyArray, Copy, FloatArray, cut, flatten, on_host, spans
 from problems.models.zoo import ModelError, check_module
 
-# Batch sizes of predictions. On a CPU larger activations are allocated again every time, which halves the speed.
+# Batch sizes of predictions. On a CPU, larger batches halve the speed, since their activations are reallocated.
 _CPU_BATCH, _DEVICE_BATCH = 128, 4096
 # Samples whose gradients are in memory at a time, if there is no closed form for their lengths.
 _RECORDS = 32
 
 
 class FlatModel:
-    """A module seen as flat vectors. It owns the module: it moves it, casts it, and sets train or eval mode.
+    """A module with flat vectors of its parameters, gradient and buffers.
+
+    The object moves and casts the module, and sets train or eval mode, so do not use the module elsewhere.
 
     Args:
         module: A map from features `(b, *shape)` to raw logits `(b,)`, from `problems.models.build_model`.
@@ -42,9 +44,9 @@ class FlatModel:
         device: The device of the vectors.
 
     Attributes:
-        parameters, gradient: The flat vectors. Change them in place only. Autograd does not see such a change, so make
-            none between `scores` and the `vjp` of these scores.
-        buffers: The flat buffers; may be empty.
+        parameters, gradient: The flat vectors. Change them only in place, and not between `scores` and the `vjp` of
+            these scores, since autograd does not notice the change.
+        buffers: The flat buffers. May be empty.
         parameter_names, parameter_shapes, spans: Each parameter's name, shape and slice of `parameters`.
         frozen: The parts `(start, stop)` of `parameters` that are not trained.
         layout: The names and shapes of the parts of `parameters`. Frozen parts count as one-dimensional, so penalties
@@ -54,7 +56,7 @@ class FlatModel:
     Raises:
         ModelError: The module has no parameters, parameters that are not floating point, or a batch norm with
             `momentum=None`, whose average needs a count that is not sent.
-        ValueError: The dtype is another one.
+        ValueError: The dtype is neither float32 nor float64.
 
     Example:
         >>> from problems.models import build_model
@@ -80,12 +82,12 @@ class FlatModel:
         persistent: dict[str, Tensor] = {
             name: value for name, value in module.state_dict(keep_vars=True).items() if isinstance(value, Tensor)
         }
-        named = dict(module.named_parameters())  # a tensor with two names occurs once
+        parameters = dict(module.named_parameters())  # a tensor with two names occurs once
         buffers = {
             name: value for name, value in module.named_buffers() if name in persistent and value.is_floating_point()
         }
-        self._members = list(named.values())
-        self.parameter_names = tuple(named)
+        self._members = list(parameters.values())
+        self.parameter_names = tuple(parameters)
         self.parameter_shapes = tuple(tuple(value.shape) for value in self._members)
         self.spans = spans(self.parameter_shapes)
         self.frozen = tuple(
@@ -94,7 +96,8 @@ class FlatModel:
             if not value.requires_grad
         )
         self.layout = tuple(
-            (name, tuple(value.shape) if value.requires_grad else (value.numel(),)) for name, value in named.items()
+            (name, tuple(value.shape) if value.requires_grad else (value.numel(),))
+            for name, value in parameters.items()
         )
 
         self.parameters = flatten(self._members, dtype, device)
@@ -103,22 +106,22 @@ class FlatModel:
         self.dim = self.parameters.numel()
         self.num_buffers = self.buffers.numel()
         self.device = self.parameters.device
-        # The vector of which the module's parameters are views at present.
+        # the vector of which the module's parameters are currently views
         self._seen = self.parameters
         gradients = cut(self.gradient, self.parameter_shapes)
         self._trained = [pair for pair in zip(self._members, gradients, strict=True) if pair[0].requires_grad]
         self._bind_gradient()
 
-        self._buffer_places = {name: value.data_ptr() for name, value in buffers.items()}
+        self._buffer_addresses = {name: value.data_ptr() for name, value in buffers.items()}
         self._shapes = [self.parameter_shapes, [tuple(value.shape) for value in buffers.values()]]
-        # By a tensor's identity, as it may have several names: its vector, and its part of the vector.
-        places = {
+        # The vector and the part of each tensor, by the tensor's identity, since a tensor may have several names.
+        indices = {
             id(tensor): (vector, part)
-            for vector, tensors in enumerate((named.values(), buffers.values()))
+            for vector, tensors in enumerate((parameters.values(), buffers.values()))
             for part, tensor in enumerate(tensors)
         }
-        self._places = {name: places[id(value)] for name, value in persistent.items() if id(value) in places}
-        self._fixed = {name: (value, value.clone()) for name, value in persistent.items() if id(value) not in places}
+        self._indices = {name: indices[id(value)] for name, value in persistent.items() if id(value) in indices}
+        self._fixed = {name: (value, value.clone()) for name, value in persistent.items() if id(value) not in indices}
         # The destination of `load`: the vectors themselves, or pinned memory that a GPU copies asynchronously.
         vectors, pinned = (self.parameters, self.buffers), self.device.type == "cuda"
         self._hosts = [torch.empty(v.shape, dtype=dtype, pin_memory=True) if pinned else v for v in vectors]
@@ -126,9 +129,9 @@ class FlatModel:
         self._finite: dict[str, FloatArray] = {}
 
     def load(self, arrays: Sequence[FloatArray]) -> None:
-        """Copy `[parameters]` (`[parameters, buffers]` if there are buffers) into the vectors, in place.
+        """Copy received arrays into the vectors, in place: `[parameters]`, or `[parameters, buffers]` with buffers.
 
-        If an array is refused, nothing changes.
+        If an array is invalid, nothing changes.
 
         Args:
             arrays: Flat arrays of the vectors' lengths and of any float dtype.
@@ -159,8 +162,8 @@ class FlatModel:
         if self.num_buffers == 0:
             return [copy(on_host(self.parameters))]
         buffers = dict(self.module.named_buffers())
-        for name, place in self._buffer_places.items():
-            if buffers[name].data_ptr() != place:
+        for name, address in self._buffer_addresses.items():
+            if buffers[name].data_ptr() != address:
                 got, allowed = f"another tensor for its buffer '{name}'", "the same tensor all the time"
                 raise ModelError("model", got=got, allowed=allowed, hint="change buffers in place, as with copy_()")
         return [copy(on_host(self.parameters)), copy(on_host(self.buffers))]
@@ -168,13 +171,11 @@ class FlatModel:
     def scores(
         self, features: Float[Tensor, "b *shape"], weights: Float[Tensor, "d"] | None = None
     ) -> Float[Tensor, "b"]:
-        """Score features in train mode; the raw logits have their graph.
-
-        Batch norm updates its running statistics.
+        """Score features in train mode, with an autograd graph. Batch norm updates its running statistics.
 
         Args:
             features: Features on any device and of any float dtype.
-            weights: The weights to use instead of the model's own.
+            weights: The weights to use. None: the model's own weights.
         """
         self._show(self.parameters if weights is None else weights)
         if not self.module.training:  # walks over all modules
@@ -185,12 +186,16 @@ class FlatModel:
     def forward(
         self, weights: Float[Tensor, "d"], features: Float[Tensor, "b *shape"]
     ) -> tuple[Float[Tensor, "b"], Pullback]:
-        """Score features in train mode under any weights, like `torch.func.vjp`.
+        """Score features in train mode under given weights, like `torch.func.vjp`.
+
+        Args:
+            weights: The weights to use instead of the model's own.
+            features: Features on any device and of any float dtype.
 
         Returns:
-            The scores, without a graph, and `pull`, which must be called once, before the weights change.
-            `pull(slopes)` is `vjp` of slopes `(b,)`; `pull(slopes, into=vector, alpha=alpha)` adds alpha times that
-            to a vector `(d,)` in place, which may be the weights.
+            The scores, without a graph, and a function `pull`. Call it once, before the weights change. `pull(slopes)`
+            returns the gradient of the sum of slopes `(b,)` times scores, see `vjp`. `pull(slopes, into=vector,
+            alpha=alpha)` adds alpha times this gradient to a vector `(d,)` in place, which may be the weights.
         """
         if self.dense is not None:
             rows = features if features.ndim == 2 else features.flatten(1)
@@ -207,15 +212,15 @@ class FlatModel:
     def forward_records(
         self, weights: Float[Tensor, "d"], features: Float[Tensor, "b *shape"]
     ) -> tuple[Float[Tensor, "b"], Float64[Tensor, "b"], Pullback]:
-        """Score features like `forward`, but each sample by itself, with the length of each score's gradient.
+        """Score features like `forward`, and return the length of each sample's gradient, for differential privacy.
 
         Args:
             weights: The weights to use instead of the model's own.
-            features: The samples' features; not empty, and `check_records` must allow the model.
+            features: The samples' features. Not empty, and `check_records` must accept the model.
 
         Returns:
-            The scores; the lengths, not finite if an intermediate value is not; and `pull`, as in `forward` but
-            without its options.
+            The scores; the length of each score's gradient, not finite if an intermediate value is not; and `pull` as
+            in `forward`, without the arguments ``into`` and ``alpha``.
         """
         features = features.to(self.device, self.dtype)
         if self.dense is not None:
@@ -253,12 +258,12 @@ class FlatModel:
             raise ModelError("model", got=got, allowed=allowed, hint=hint)
 
     def predict(self, features: Float[Tensor, "n *shape"]) -> Float[Tensor, "n"]:
-        """Score features in eval mode, in batches; the raw logits have no graph."""
+        """Score features in eval mode, in batches and without a graph."""
         batch_size = _CPU_BATCH if self.device.type == "cpu" else _DEVICE_BATCH
         self._show(self.parameters)
         if self.module.training:
             self.module.eval()
-        # Made outside inference mode, so the result can be part of a graph later.
+        # created outside inference mode, so the caller can use the result in a graph
         predictions = torch.empty(len(features), dtype=self.dtype, device=self.device)
         with torch.inference_mode():
             for start in range(0, len(features), batch_size):
@@ -270,7 +275,7 @@ class FlatModel:
         """Return `sum_i weights_i * grad scores_i`.
 
         Args:
-            scores: The result of `scores`; its graph is freed.
+            scores: The result of `scores`. Its graph is freed.
             weights: The factors of the scores, such as the slopes of a loss.
 
         Returns:
@@ -293,8 +298,8 @@ class FlatModel:
             ValueError: See `load`.
         """
         parts = [cut(vector, shapes) for vector, shapes in zip(self._check_arrays(arrays), self._shapes, strict=False)]
-        named: dict[str, AnyArray] = {name: parts[vector][part].copy() for name, (vector, part) in self._places.items()}
-        return named | {name: np.array(on_host(initial)) for name, (_, initial) in self._fixed.items()}
+        entries: dict[str, AnyArray] = {name: parts[vector][i].copy() for name, (vector, i) in self._indices.items()}
+        return entries | {name: np.array(on_host(initial)) for name, (_, initial) in self._fixed.items()}
 
     def _show(self, weights: Float[Tensor, "d"]) -> None:
         """Make the module's parameters views of a vector of weights."""
@@ -307,14 +312,18 @@ class FlatModel:
     def _bind_gradient(self) -> None:
         """Make every `.grad` a view of `gradient`, to which autograd then adds.
 
-        Called before each backward pass, since a `module.zero_grad()` elsewhere drops the views.
+        Called before each backward pass, since a call of `module.zero_grad()` removes the views.
         """
         for parameter, gradient in self._trained:
             if parameter.grad is not gradient:
                 parameter.grad = gradient
 
     def _check_arrays(self, arrays: Sequence[FloatArray]) -> list[FloatArray]:
-        """Return flat arrays in the model's dtype, copied only if it differs; raise ValueError for wrong arrays."""
+        """Check flat arrays, and return them in the model's dtype, copied only if their dtype differs.
+
+        Raises:
+            ValueError: See `load`.
+        """
         expected = {"parameters": self.dim} | ({"buffers": self.num_buffers} if self.num_buffers else {})
         if len(arrays) != len(expected):
             raise ValueError(f"expected {len(expected)} arrays, [{', '.join(expected)}], got {len(arrays)}")
@@ -339,7 +348,7 @@ class FlatModel:
 
 
 def _may_draw(module: nn.Module) -> bool:
-    """Return whether a forward pass may draw random numbers; dropout does, a foreign module may."""
+    """Return whether a forward pass may draw random numbers: always true for modules from other packages."""
     home = type(module).__module__
     return isinstance(module, _DropoutNd | nn.RReLU) or not home.startswith(("torch.nn.", "problems.models.", "monai."))
 

@@ -1,4 +1,4 @@
-"""Small networks: the linear scorers, one hidden layer, and the networks of LocalSCGDAM and of FedSGDA.
+"""Small networks: linear scorers, one hidden layer, and the networks of the LocalSCGDAM and FedSGDA papers.
 
 Every module maps features or images to raw logits and is initialised from torch's global generator, which
 `problems.models.build_model` seeds.
@@ -21,8 +21,8 @@ TUTORIAL_SIDE = 18
 def channels_last(images: Float[Tensor, "b channels height width"]) -> Float[Tensor, "b channels height width"]:
     """Return the images with the channels of a pixel adjacent in memory.
 
-    Convolutions keep this order, in which a CPU pools many times faster. Images on another device are not changed, nor
-    are images inside `torch.func.vmap`, which does not support the order.
+    Convolutions keep this order, in which pooling is many times faster on a CPU. Images on other devices, and inside
+    `torch.func.vmap`, which does not support the order, are returned unchanged.
     """
     if images.device.type != "cpu":
         return images
@@ -71,7 +71,7 @@ class MLP(nn.Module):
 
 
 class Table3CNN(nn.Module):
-    """The FashionMNIST classifier of LocalSCGDAM, for images of any channels and sides of at least 8.
+    """The FashionMNIST classifier of LocalSCGDAM, for images with any number of channels and sides of at least 8.
 
     Source: LocalSCGDAM (see `methods.scgdam`), Appendix B, Table 3: two blocks of convolution, batch norm, ReLU and
     max-pooling, then three fully connected layers.
@@ -103,7 +103,7 @@ class Table3CNN(nn.Module):
 
 
 class TutorialCNN(nn.Module):
-    """FedSGDA's network for 32 x 32 images, of sides of at least 18: three convolutions, two fully connected layers.
+    """FedSGDA's network for images with sides of at least 18: three convolutions and two fully connected layers.
 
     Source: "A Federated Learning Framework for Nonconvex-PL Minimax Problems", Section 6.2, which uses the network of
     TensorFlow's image tutorial, here with one score instead of ten. The paper scales pixels to [-1, 1]; this
@@ -125,8 +125,10 @@ class TutorialCNN(nn.Module):
 
 
 class SaddleNetwork(nn.Module):
-    """A network plus the scalars of the AUC saddle function: its flat vector ends with ``saddle.a``, ``saddle.b`` and
-    ``saddle.dual``, initially zero."""
+    """A network plus the three scalars of the AUC loss in `problems.minimax.auc`: a, b and lambda, initially zero.
+
+    The flat vector of the module ends with these scalars: ``saddle.a``, ``saddle.b`` and ``saddle.dual``.
+    """
 
     def __init__(self, network: nn.Module) -> None:
         super().__init__()

@@ -56,7 +56,9 @@ class BasicBlock(nn.Module):
 
 
 class ResNet(nn.Module):
-    """A 3 x 3 stem, stages of basic blocks (all but the first halve the sides), global average, one logit.
+    """A residual network: a 3 x 3 convolution, stages of basic blocks, global average, one logit.
+
+    Each stage except the first halves the sides of the images.
 
     Args:
         in_channels: The channels of the image.

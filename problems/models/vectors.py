@@ -19,7 +19,7 @@ AnyArray = NDArray[Any]
 FloatArray = NDArray[np.floating]
 Copy = Callable[[FloatArray], FloatArray]
 Vector = TypeVar("Vector", Tensor, AnyArray)
-# weights of N clients; ones give the plain mean, bit for bit
+# weights of N clients; if all weights are 1, the mean equals the plain mean bit for bit
 Weights = Float64[np.ndarray, "N"]
 # number of values in a block that stays in the processor's cache while the clients' values are added to it
 _IN_CACHE = 2**16
@@ -59,19 +59,19 @@ def cut(flat: Vector, shapes: Iterable[tuple[int, ...]]) -> list[Vector]:
     return [flat[span].reshape(shape) for span, shape in zip(spans(shapes), shapes, strict=True)]
 
 
-def bound_length(vector: Float[np.ndarray, "*shape"], longest: float) -> Float[np.ndarray, "*shape"]:
-    """Return a vector, shortened to a bound if it is longer.
+def bound_length(vector: Float[np.ndarray, "*shape"], max_length: float) -> Float[np.ndarray, "*shape"]:
+    """Return a vector, shortened to a maximum length if it is longer.
 
     Args:
         vector: The vector, of any shape.
-        longest: The largest Euclidean length, above 0.
+        max_length: The largest Euclidean length, above 0.
     """
     length = float(np.linalg.norm(vector.astype(np.float64)))
-    return vector if length <= longest else (vector * (longest / length)).astype(vector.dtype)
+    return vector if length <= max_length else (vector * (max_length / length)).astype(vector.dtype)
 
 
 def on_host(tensor: Tensor) -> AnyArray:
-    """Return the values on the host; for a tensor on the CPU, its own memory."""
+    """Return a tensor's values as an array in the host's memory, without a copy if the tensor is on the CPU."""
     array: AnyArray = tensor.cpu().numpy()
     return array
 
@@ -94,7 +94,7 @@ def exact_mean(
 
     Args:
         values: The arrays, one for each client.
-        weights: The clients' weights, with mean 1; None for the plain mean.
+        weights: The clients' weights, with mean 1. None: the plain mean.
 
     Example:
         >>> exact_mean([np.array([1.0, 2.0]), np.array([3.0, 6.0])]).tolist()
@@ -104,7 +104,7 @@ def exact_mean(
     flat, parts = total.reshape(-1), [value.reshape(-1) for value in values]
     for begin in range(0, flat.size, _IN_CACHE):
         block = slice(begin, begin + _IN_CACHE)
-        for place, part in enumerate(parts):
-            flat[block] += part[block] if weights is None else weights[place] * part[block].astype(np.float64)
+        for client, part in enumerate(parts):
+            flat[block] += part[block] if weights is None else weights[client] * part[block].astype(np.float64)
     total /= len(values)
     return total

@@ -36,12 +36,12 @@ Build = Callable[[tuple[int, ...]], nn.Module]
 
 
 class ModelError(InputError, ValueError):
-    """A model that cannot be built or used: unknown, not importable, or not one score per sample."""
+    """An error: a model cannot be built or used, or does not return one score per sample."""
 
 
 @dataclass(frozen=True)
 class ModelEntry:
-    """A row of the table: a line of description, and the factory `build(input_shape) -> module`."""
+    """A row of the table of models: a line of description, and the factory `build(input_shape) -> module`."""
 
     description: str
     build: Build
@@ -126,7 +126,7 @@ def _import_factory(name: str) -> Build:
 
 
 def _check_scores(name: str, module: nn.Module, input_shape: tuple[int, ...]) -> None:
-    """Check that `module` returns one score per sample; a column gets a hook that drops its last axis."""
+    """Check that a module returns one score per sample. If it returns a column, add a hook that drops the last axis."""
     before = {key: value.clone() for key, value in module.named_buffers() if not is_lazy(value)}
     weights = next(module.parameters(), torch.empty(0))
     generator = torch.Generator().manual_seed(0)
@@ -166,7 +166,7 @@ def _drop_last_axis(module: nn.Module, inputs: Any, scores: Float[Tensor, "b 1"]
 
 
 def _images_only(build: Build, side: int = MINIMUM_SIDE) -> Build:
-    """Refuse shapes other than `(channels, height, width)` with sides of at least `side`."""
+    """Return a factory that refuses shapes other than `(channels, height, width)` with sides of at least `side`."""
 
     def check_and_build(input_shape: tuple[int, ...]) -> nn.Module:
         if len(input_shape) != 3 or min(input_shape[1:]) < side:

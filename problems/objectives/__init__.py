@@ -1,1 +1,1 @@
-"""Objectives and their closed-form derivatives."""
+"""Losses and objectives with closed-form derivatives."""

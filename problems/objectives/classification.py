@@ -42,9 +42,9 @@ class SampleLoss:
     """A loss of single samples, convex in their scores.
 
     Attributes:
-        each: The losses.
-        slope: The derivatives of the losses in the scores, a new tensor.
-        curvature: The largest second derivative of one sample's loss.
+        each: The loss of each sample.
+        slope: The derivative of each sample's loss in its score, as a new tensor.
+        curvature: The largest second derivative of a sample's loss.
     """
 
     each: OfSamples

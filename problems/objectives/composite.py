@@ -24,7 +24,7 @@ def ridge_factors(
     """Return the factor of each parameter in the ridge term.
 
     Args:
-        settings: The settings: ``ridge`` is the factor, ``parameters`` selects the parameters that have it.
+        settings: The settings. ``ridge`` is the factor, and ``parameters`` selects the parameters with this factor.
         layout: The names and shapes of the model's parameters.
         frozen: The parts (start, stop) that are not trained; their factors are 0.
         dtype: The type of the factors.
@@ -40,7 +40,7 @@ def ridge_factors(
 
 
 def linear_features(module: nn.Module, features: Float[Tensor, "n *shape"]) -> Float[Tensor, "n d"] | None:
-    """Return the gradients of the scores of some samples; None if the model is not linear in its parameters."""
+    """Return the gradient of each sample's score. None: the model is not linear in its parameters."""
     if type(module) not in (Linear, LinearNoIntercept):
         return None
     rows = features.flatten(1)
@@ -56,8 +56,8 @@ def linear_smoothness(module: nn.Module, features: Float[Tensor, "n *shape"], lo
         loss: The loss of each sample.
 
     Returns:
-        The loss's curvature times the largest eigenvalue of the second moment of the features; None for a model that
-        is not linear.
+        The loss's curvature times the largest eigenvalue of the second moment of the features. None: the model is not
+        linear.
     """
     rows = linear_features(module, features)
     return None if rows is None else loss.curvature * smoothness(rows) / len(rows)
@@ -69,13 +69,14 @@ class LinearObjective:
     Args:
         rows: The result of `linear_features`.
         labels: 0 or 1.
-        weights: Weights >= 0; 1 / (sites * samples of its site) makes f the plain mean over sites.
+        weights: Weights >= 0. With the weight 1 / (number of sites * samples of the row's site), f is the plain mean
+            over sites.
         loss: A convex loss.
         ridge: Factors >= 0.
 
     Attributes:
         lipschitz: An upper bound of the curvature.
-        convexity: A lower bound of the curvature, the least ridge factor.
+        convexity: A lower bound of the curvature: the smallest ridge factor.
     """
 
     def __init__(
@@ -88,7 +89,7 @@ class LinearObjective:
     ) -> None:
         self.rows, self.labels, self.weights = rows.double(), labels.double(), weights.double()
         self.loss, self.ridge = loss, ridge.double()
-        # 1 % more, since `smoothness` may fall short of the eigenvalue
+        # 1 % more, since the result of `smoothness` may be smaller than the eigenvalue
         self.lipschitz = 1.01 * loss.curvature * smoothness(self.rows, self.weights) + float(self.ridge.max())
         self.convexity = float(self.ridge.min())
 

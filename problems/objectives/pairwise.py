@@ -2,6 +2,8 @@
 
     F(w) = mean_{z in S_1} f( mean_{z' in S_2} l(h(w; z), h(w; z')) )                     FedX, equation (1)
 
+S_1 are the positives, S_2 the partners (the negatives, or all samples), and h(w; z) is the score of z under weights w.
+
 Every l here is a function of the difference s = h(z') - h(z) of a partner's and a positive's score, so one slope
 dl/ds gives both partial derivatives: d/dh(z') = slope and d/dh(z) = -slope. An objective computes
 observations of the inner mean, their average over time, the slopes f'(u) l'(s), and F.
@@ -54,7 +56,7 @@ def make_surrogate(name: str, margin: float) -> Surrogate:
         margin: The margin of squared-hinge.
 
     Raises:
-        ValueError: The name is another one.
+        ValueError: The name is unknown.
     """
     surrogates = {
         "square": Surrogate(lambda s: (1 + s) ** 2, lambda s: 2 * (1 + s)),
@@ -87,8 +89,8 @@ class PairwiseObjective(ABC):
 
         Args:
             s: The partner's score minus the positive's, for all pairs.
-            labels: The partners' labels (..., m), 1 for a positive; for ``auprc``.
-            weights: The partners' weights in the mean; None for ones.
+            labels: The partners' labels (..., m), 1 for a positive. Only for ``auprc``.
+            weights: The partners' weights in the mean. None: all weights are 1.
         """
         return _weighted_mean(self.surrogate.value(s), weights)[..., None]
 
@@ -112,15 +114,15 @@ class PairwiseObjective(ABC):
 
         Args:
             s: The partner's score minus the positive's, for all pairs.
-            labels: The partners' labels (..., m), 1 for a positive; for ``auprc``.
-            u: The inner estimates (..., n, k); a linear f ignores them.
-            num_partners: |S_2|, the bound of l/u for an outdated u. A u that has just observed these pairs needs no
-                bound.
+            labels: The partners' labels (..., m), 1 for a positive. Only for ``auprc``.
+            u: The inner estimates (..., n, k). A linear f ignores them.
+            num_partners: |S_2|, the bound of l/u for an outdated u. If u has just been updated with these pairs, no
+                bound is needed.
         """
 
     @abstractmethod
     def outer(self, u: Float[Tensor, "n k"]) -> Float[Tensor, "n"]:
-        """f(u_i)."""
+        """Return f(u_i) of each positive."""
 
     def risk(
         self,
@@ -132,16 +134,16 @@ class PairwiseObjective(ABC):
         direct: int = 2**22,
         cells: int = CELLS,
     ) -> float:
-        """Return F on given scores: over all pairs or, if there are too many, over `condense` scores in O(n log n).
+        """Return F on given scores, over all pairs or, if there are too many, over condensed scores in O(n log n).
 
         docs/fedx.md ("The risk in an evaluation") bounds the error of condensing for each loss.
 
         Args:
             positives: The positives' scores.
             partners: The partners' scores.
-            labels: The partners' labels, 1 for a positive; for ``auprc``.
+            labels: The partners' labels, 1 for a positive. Only for ``auprc``.
             block: The number of positives whose pairs are in memory at a time.
-            direct: The largest number of pairs that are all computed.
+            direct: The maximum number of pairs up to which F is computed over all pairs.
             cells: The number of cells, see `condense`.
         """
         positives, partners = positives.double(), partners.double()
@@ -257,7 +259,7 @@ class AUPRC(PairwiseObjective):
 
 @dataclass(frozen=True)
 class PNormPush(PairwiseObjective):
-    """f = u^p, p >= 1: a positive with many partners ranked above it has a more than proportional weight."""
+    """f = u^p, p >= 1: a positive below many partners in the ranking has a more than proportional weight."""
 
     power: float
 
@@ -277,8 +279,8 @@ class PNormPush(PairwiseObjective):
 def pairwise_score(setting: str, loss: str) -> Score:
     """Return the score that a loss compares.
 
-    On raw outputs, the derivative of a non-linear f multiplies losses without bound: with a step size that suits most
-    pairs, the first pair that is far out of order ruins the model.
+    With raw outputs, the derivative of a non-linear f multiplies unbounded losses. With a step size that suits most
+    pairs, a single pair that is far out of order would ruin the model.
 
     Args:
         setting: A key of `SCORES`, or ``auto``: the sigmoid if the loss's f is not linear, else the raw output.
@@ -299,7 +301,7 @@ def make_objective(
         power: The p of ``p-norm-push``.
 
     Raises:
-        ValueError: The name is unknown, or the surrogate does not fit.
+        ValueError: The name is unknown, or the loss does not support the surrogate.
     """
     if name in LINEAR:
         return LinearRisk(make_surrogate(name, margin))

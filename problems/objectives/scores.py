@@ -1,6 +1,6 @@
-"""The score of a sample in a loss: the model's raw output or a bounded function of it; and a summary of many scores.
+"""The score of a sample in a loss: the model's raw output, or a bounded function of it. `condense` summarises scores.
 
-The summary replaces each cell of neighbouring scores by three weighted scores with the same number, mean and variance.
+`condense` replaces each cell of neighbouring scores by three weighted scores with the same number, mean and variance.
 docs/fedx.md ("The risk in an evaluation") has the weights and bounds.
 """
 
@@ -48,18 +48,18 @@ def score_of(setting: str, auto: str) -> Score:
 
 
 def condense(scores: Float[Tensor, "n"], cells: int = CELLS) -> tuple[Float[Tensor, "few"], Float[Tensor, "few"]]:
-    """Replace many scores by few.
+    """Replace many scores by fewer weighted scores.
 
-    Up to ``9 * cells`` scores are not changed. Borders cut the rows, and the range of scores, into ``cells`` parts,
-    so a cell has at most 1 / ``cells`` of both. The ``cells`` widest gaps are borders too, so outliers get separate
-    cells.
+    Up to ``9 * cells`` scores are not changed. Borders cut the rows into ``cells`` equal parts, and also the range of
+    the scores, so a cell has at most 1 / ``cells`` of the rows and of the range. The ``cells`` widest gaps between
+    scores are borders, too, so outliers get separate cells.
 
     Args:
         scores: Finite scores, in float64.
-        cells: The number of parts; more parts leave more scores and a smaller error.
+        cells: The number of parts. With more parts there are more scores and a smaller error.
 
     Returns:
-        At most ``9 * cells`` scores, and the number of original scores that each stands for.
+        At most ``9 * cells`` scores, and for each the number of original scores that it replaces.
     """
     if len(scores) <= _SCORES_A_CELL * _BORDERS_A_CELL * cells:
         return scores, torch.ones_like(scores)
@@ -71,29 +71,32 @@ def condense(scores: Float[Tensor, "n"], cells: int = CELLS) -> tuple[Float[Tens
     counts = np.diff(np.append(starts, len(ranked)))
     low, high = ranked[starts], ranked[starts + counts - 1]
     width = high - low
-    place = (ranked - np.repeat(low, counts)) / np.repeat(np.where(width > 0, width, 1.0), counts)  # in [0, 1]
-    mu = np.add.reduceat(place, starts) / counts
-    variance = np.add.reduceat((place - np.repeat(mu, counts)) ** 2, starts) / counts
-    most = mu * (1 - mu)
-    theta = np.divide(variance, most, out=np.zeros_like(most), where=most > 0).clip(max=1.0)
+    relative = (ranked - np.repeat(low, counts)) / np.repeat(np.where(width > 0, width, 1.0), counts)  # in [0, 1]
+    mu = np.add.reduceat(relative, starts) / counts
+    variance = np.add.reduceat((relative - np.repeat(mu, counts)) ** 2, starts) / counts
+    max_variance = mu * (1 - mu)
+    theta = np.divide(variance, max_variance, out=np.zeros_like(mu), where=max_variance > 0).clip(max=1.0)
     nodes = np.concatenate((low, low + mu * width, high))
     numbers = np.concatenate((theta * (1 - mu), 1 - theta, theta * mu)) * np.tile(counts, _SCORES_A_CELL)
-    there = numbers > 0
-    return torch.tensor(nodes[there], device=scores.device), torch.tensor(numbers[there], device=scores.device)
+    used = numbers > 0
+    return torch.tensor(nodes[used], device=scores.device), torch.tensor(numbers[used], device=scores.device)
 
 
 def condensed_classes(
     scores: Float[Tensor, "n"], labels: Float[Tensor, "n"] | None, cells: int = CELLS
 ) -> tuple[Float[Tensor, "few"], Float[Tensor, "few"], Float[Tensor, "few"] | None]:
-    """Condense scores class by class; return the scores, their weights in a mean over them, and their labels.
+    """Condense the scores of each class separately.
 
     Args:
         scores: See `condense`.
-        labels: 0 or 1 for each score; None if all belong to one class.
-        cells: See `condense`; applies to each class.
+        labels: 0 or 1 for each score. None: all scores belong to one class.
+        cells: The number of parts for each class, see `condense`.
+
+    Returns:
+        The condensed scores, their weights in a mean over them, and their labels.
     """
     classes = [scores] if labels is None else [scores[labels == y] for y in (0, 1)]
-    few, numbers = zip(*(condense(one, cells) for one in classes), strict=True)
+    few, numbers = zip(*(condense(own, cells) for own in classes), strict=True)
     if labels is not None:
-        labels = torch.cat([torch.full_like(one, y) for y, one in enumerate(few)])
+        labels = torch.cat([torch.full_like(own, y) for y, own in enumerate(few)])
     return torch.cat(few), torch.cat(numbers) * (sum(map(len, few)) / len(scores)), labels

@@ -1,4 +1,4 @@
-"""Convex, nonsmooth regularisers g of composite problems min f(x) + g(x)."""
+"""The penalties: convex, often nonsmooth regularisers g of composite problems min f(x) + g(x)."""
 
 from problems.penalties.base import NoPenalty, Penalty
 from problems.penalties.factory import PENALTIES, PenaltySettings, make_penalty

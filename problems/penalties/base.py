@@ -1,11 +1,11 @@
-"""The interface of regularisers g in min f(x) + g(x): value, proximal map and distance to optimality.
+"""`Penalty`, the interface of regularisers g in min f(x) + g(x): value, proximal map and distance to optimality.
 
 Notation of Zhang, Hu, Johansson, "Composite Federated Learning with Heterogeneous Data" (2023):
 
     P_{eta g}(w) = argmin_u eta g(u) + 1/2 ||u - w||^2.
 
-Rounding: a point is in a set, and a constraint is active, within 64 machine epsilons of the dtype of x, relative to the
-size in each set's docstring. Results of `prox`, and means of them, are well inside that.
+Rounding: memberships in sets and active constraints have a tolerance of 64 machine epsilons of the dtype of x, relative
+to the size in each set's docstring. The results of `prox`, and means of such results, are well within the tolerance.
 """
 
 import math
@@ -30,12 +30,12 @@ class Penalty(ABC):
     def prox(
         self, x: Float[Tensor, "*stack d"], step: float, *, out: Float[Tensor, "*stack d"] | None = None
     ) -> Float[Tensor, "*stack d"]:
-        """Return P_{step g}(x); for the indicator of a set the projection, whatever the step.
+        """Return P_{step g}(x). For the indicator of a set this is the projection, for any step.
 
         Args:
             x: The point.
             step: The step, >= 0 and finite.
-            out: The tensor for the result, which may be x; None makes a new tensor.
+            out: The tensor for the result, which may be x. None: a new tensor.
 
         Raises:
             ValueError: The step is negative or not finite.
@@ -55,7 +55,9 @@ class Penalty(ABC):
 
     @abstractmethod
     def distance(self, x: Float[Tensor, "d"], slope: Float[Tensor, "d"]) -> float:
-        """Return dist(0, slope + dg(x)): 0 exactly at a solution, `math.inf` if g is infinite.
+        """Return the distance of 0 from slope + dg(x), with dg the subdifferential of g.
+
+        The distance is 0 exactly at a solution of min f(x) + g(x), and `math.inf` if g is infinite.
 
         Args:
             x: The point.
@@ -78,12 +80,12 @@ class NoPenalty(Penalty):
 
 
 def norm(x: Float[Tensor, "*shape"]) -> float:
-    """Return ||x||: see `length`."""
+    """Return the Euclidean norm of x, computed by `length`."""
     return float(length(x))
 
 
 def length(x: Float[Tensor, "*shape"]) -> Float64[Tensor, ""]:
-    """Return ||x|| on x's device. Its pairwise sums lose a few eps; `vector_norm` loses sqrt(d) eps."""
+    """Return ||x|| on x's device, accurate to a few eps; `torch.linalg.vector_norm` loses up to sqrt(d) eps."""
     return x.double().square().sum().sqrt()
 
 

@@ -1,4 +1,4 @@
-"""The penalties on a model's parameters, made from run-config keys."""
+"""`make_penalty`, which makes the penalty on a model's parameters from the run config's settings."""
 
 import math
 from typing import Literal, get_args
@@ -51,9 +51,9 @@ def make_penalty(settings: PenaltySettings, layout: Layout) -> Penalty:
     together.
 
     Args:
-        settings: The settings. ``groups`` are "rows", a group for each index of a parameter's first axis (an output),
-            or "columns", for each index of its second (an input, with all outputs and kernel positions). For
-            ``parameters``, see `select_coordinates`.
+        settings: The settings. With ``groups`` "rows", each index of a parameter's first axis (an output) is a group.
+            With "columns", each index of the second axis (an input, with all outputs and kernel positions) is a group.
+            For ``parameters``, see `select_coordinates`.
         layout: The names and shapes of the consecutive parts of the vector.
 
     Raises:
@@ -86,7 +86,7 @@ def make_penalty(settings: PenaltySettings, layout: Layout) -> Penalty:
         case _:
             penalty = NonNegative()
     parts: list[Indices] = [*runs(mask)]
-    # a penalty of single coordinates need not gather scattered coordinates
+    # penalties that act on each coordinate separately can be applied to each part
     if len(parts) != 1 and not isinstance(penalty, L1 | SquaredL2 | ElasticNet | Box):
         parts = [torch.nonzero(mask).flatten()]
     return on_parameters(dim, [(part, penalty) for part in parts])
@@ -104,7 +104,7 @@ def _matrices(layout: Layout, parameters: str, weight: float) -> list[tuple[Indi
 
 
 def _groups(layout: Layout, parameters: str, groups: str) -> Int64[Tensor, "selected"]:
-    """Return the group number of each selected coordinate; no group spans two parameters."""
+    """Return the group number of each selected coordinate. No group contains coordinates of two parameters."""
     axis = 0 if groups == "rows" else 1
     numbers, used = [], 0
     for (name, shape), wanted in zip(layout, choose_parameters(layout, parameters), strict=True):

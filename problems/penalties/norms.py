@@ -14,7 +14,11 @@ from problems.penalties.base import Penalty, check_weight, norm
 
 @dataclass(frozen=True)
 class _Weighted(Penalty):
-    """A penalty with a weight >= 0; other weights raise ValueError."""
+    """Base of the penalties with a weight >= 0.
+
+    Raises:
+        ValueError: The weight is negative or not finite.
+    """
 
     weight: float
 
@@ -24,7 +28,7 @@ class _Weighted(Penalty):
 
 @dataclass(frozen=True)
 class L1(_Weighted):
-    """weight * ||x||_1 (Tibshirani 1996); its proximal map is soft thresholding.
+    """weight * ||x||_1 (Tibshirani 1996). The proximal map is soft thresholding.
 
     Example:
         >>> L1(0.5).value(torch.tensor([3.0, -4.0]))
@@ -149,11 +153,11 @@ class GroupLasso(Penalty):
 
 
 class NuclearNorm(Penalty):
-    """weight * the sum of the singular values of x as a matrix; its proximal map thresholds them
-    (Cai, Candes, Shen 2010, theorem 2.1).
+    """weight * the sum of the singular values of x as a matrix.
 
-    A singular value counts as zero up to 8 * max(rows, columns) machine epsilons of the largest one. The distance is
-    accurate to about weight * eps * the ratio of the largest to the smallest nonzero one.
+    The proximal map applies soft thresholding to the singular values (Cai, Candes, Shen 2010, theorem 2.1). A singular
+    value counts as zero up to 8 * max(rows, columns) machine epsilons of the largest singular value. The distance is
+    accurate to about weight * eps * the ratio of the largest to the smallest nonzero singular value.
 
     Args:
         weight: A factor >= 0.

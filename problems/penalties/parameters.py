@@ -1,4 +1,4 @@
-"""Penalties on some of the named parameters of a flat vector, and their choice by name."""
+"""Penalties on selected parameters of a flat vector, and the selection of parameters by name."""
 
 import math
 from collections.abc import Sequence
@@ -14,15 +14,15 @@ Indices = slice | Tensor
 
 
 class OnParameters(Penalty):
-    """The sum of penalties on disjoint parts of a vector; coordinates outside all parts are not penalised.
+    """The sum of penalties on disjoint parts of a vector. Coordinates outside all parts are not penalised.
 
     Args:
         dim: d, the vector's length.
-        parts: Pairs of coordinates and penalty; coordinates are a `slice` with step 1 inside [0, d) or a (k,)
-            LongTensor, k > 0.
+        parts: Pairs of coordinates and a penalty. The coordinates are a `slice` with step 1 inside [0, d), or a (k,)
+            LongTensor with k > 0.
 
     Raises:
-        ValueError: A part is empty, out of range or overlaps another, or a later x has another length.
+        ValueError: A part is empty, out of range or overlaps another part. Methods raise it if x has a wrong length.
     """
 
     def __init__(self, dim: int, parts: Sequence[tuple[Indices, Penalty]]) -> None:
@@ -92,14 +92,14 @@ def choose_parameters(layout: Layout, parameters: str) -> list[bool]:
     if parameters == "all":
         return [True] * len(known)
     if parameters == "auto":
-        found = [len(shape) >= 2 for _, shape in layout]
-        if not any(found):
+        matrices = [len(shape) >= 2 for _, shape in layout]
+        if not any(matrices):
             raise ValueError(
-                "parameters='auto' leaves out parameters of fewer than two dimensions, and there are no others:  "
-                f"{', '.join(known)}; allowed are 'all' and names"
+                "parameters='auto' selects only parameters of two dimensions or more, and the model has none; "
+                f"allowed are 'all' and names of: {', '.join(known)}"
             )
-        return found
-    found = [False] * len(known)
+        return matrices
+    selected = [False] * len(known)
     for wanted in (part.strip() for part in parameters.split(",")):
         hits = [name == wanted or (wanted.endswith(".") and name.startswith(wanted)) for name in known]
         if not any(hits):
@@ -107,8 +107,8 @@ def choose_parameters(layout: Layout, parameters: str) -> list[bool]:
                 f"parameters: got {wanted!r}, allowed are 'auto', 'all' and names, or a prefix of names ending in "
                 f"'.', separated by commas, of: {', '.join(known)}"
             )
-        found = [before or hit for before, hit in zip(found, hits, strict=True)]
-    return found
+        selected = [before or hit for before, hit in zip(selected, hits, strict=True)]
+    return selected
 
 
 def select_coordinates(layout: Layout, parameters: str) -> Bool[Tensor, "d"]:
@@ -116,8 +116,8 @@ def select_coordinates(layout: Layout, parameters: str) -> Bool[Tensor, "d"]:
 
     Args:
         layout: The names and shapes of the consecutive parts of the vector.
-        parameters: "auto" for parameters of at least two dimensions, so neither biases nor batch-norm weights; "all";
-            or names with commas. A name that ends in "." is a prefix and selects a whole submodule.
+        parameters: "auto" selects parameters of at least two dimensions, so no biases or batch-norm weights. "all"
+            selects all. Otherwise names with commas. A name that ends in "." is a prefix and selects a submodule.
 
     Raises:
         ValueError: A name is unknown, or "auto" selects nothing.
@@ -148,7 +148,7 @@ def _check(indices: Indices, dim: int) -> Indices:
         raise ValueError(f"parts: got {indices.dtype} of shape {tuple(indices.shape)}, allowed is int64, (k,), k > 0")
     if int(indices.min()) < 0 or int(indices.max()) >= dim:
         raise ValueError(
-            f"parts: got coordinates {int(indices.min())} to {int(indices.max())}, allowed are those in [0, {dim})"
+            f"parts: got coordinates {int(indices.min())} to {int(indices.max())}, allowed: numbers in [0, {dim})"
         )
     return indices
 

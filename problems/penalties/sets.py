@@ -1,4 +1,4 @@
-"""Indicators of convex sets: the proximal map is the projection, the subdifferential the normal cone."""
+"""Constraints as penalties: g is 0 in a convex set and infinite outside, so the proximal map is the projection."""
 
 import math
 from dataclasses import dataclass
@@ -61,7 +61,7 @@ class NonNegative(Box):
 
 @dataclass(frozen=True)
 class L2Ball(Penalty):
-    """||x|| <= radius. Rounding is relative to the radius; radius 0 is the point 0.
+    """||x|| <= radius. Rounding is relative to the radius. With radius 0, the set is the point 0.
 
     Raises:
         ValueError: radius < 0, NaN or infinite.
@@ -95,7 +95,7 @@ class L2Ball(Penalty):
 
 @dataclass(frozen=True)
 class Simplex(Penalty):
-    """x >= 0 with sum x = total; projected on by sorting (Held, Wolfe, Crowder 1974; Duchi et al. 2008, figure 1).
+    """x >= 0 with sum x = total. The projection uses sorting (Held, Wolfe, Crowder 1974; Duchi et al. 2008, figure 1).
 
     Rounding is relative to the total for membership, and to the largest entry for active constraints x_i >= 0.
 
@@ -126,8 +126,8 @@ class Simplex(Penalty):
         zero = x <= rounding(x) * x.max()
         # distance^2 = min over mu of sum_{x_i > 0} (push_i - mu)^2 + sum_{x_i = 0} (push_i - mu)_+^2
         mu = _level(push[~zero].sum(), int((~zero).sum()), push[zero])
-        rest = push - mu
-        return norm(torch.where(zero, rest.clamp(min=0), rest))
+        residual = push - mu
+        return norm(torch.where(zero, residual.clamp(min=0), residual))
 
 
 def _level(total: Float[Tensor, ""], count: int, values: Float[Tensor, "some"]) -> Float[Tensor, ""]:

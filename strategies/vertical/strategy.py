@@ -154,8 +154,7 @@ def find_culprits(reasons: Mapping[int, str], parties: int) -> dict[int, str]:
     max_votes = max(votes.values(), default=0)
     culprits = {}
     for culprit in sorted(party for party, count in votes.items() if count == max_votes):
-        blame = blamed.get(culprit)
-        texts = [blame[1]] if blame and blame[0] == culprit else []
+        texts = [reason for sender, (party, reason) in blamed.items() if sender == party == culprit]  # its own error
         accusations = [reason for sender, (party, reason) in blamed.items() if party == culprit != sender]
         if accusations and accusations[0] not in texts:
             texts.append(f"other parties report: {accusations[0]}" if texts else accusations[0])

@@ -286,7 +286,7 @@ def test_sites_that_know_each_other_s_keys_sum_with_nobody_else(tmp_path: Path) 
     assert run.model_bytes == plain.model_bytes
     with refuses(RunFailedError, "partition 3 has none of the keys in this site's sum-peers"):
         federate(tmp_path / "stranger", {**config, "min-train-nodes": 1}, nodes=nodes)
-    with refuses(RunFailedError, r"sum-peers: got .*there is no public key, allowed: a file"):
+    with refuses(RunFailedError, r"sum-peers: got .*the text contains no public key, allowed: a file"):
         federate(tmp_path / "wrong", config, nodes=[*nodes[:2], {"sum-peers": str(keys[0])}])
 
 
