@@ -87,7 +87,7 @@ async def find_rows(
     agreement = agreement or Agreement()
     mesh = Mesh(me, endpoint, serial, hello=agreement.greet())
     try:
-        rows = await _Search(mesh, me, ids, context, {} if offered is None else offered, agreement).rows(reporter)
+        rows = await _RowSearch(mesh, me, ids, context, {} if offered is None else offered, agreement).rows(reporter)
         if len(rows) < min_rows:
             needed = f"at least {min_rows} {'is' if min_rows == 1 else 'are'} needed"
             raise FinalError(None, f"the parties have {len(rows)} rows in common; {needed}")
@@ -106,7 +106,7 @@ async def find_rows(
     return np.array(sorted(rows.tolist(), key=ids.__getitem__), dtype=np.int64), mesh.counters.bytes_sent
 
 
-class _Search:
+class _RowSearch:
     """A party's side of the search. Long computations run in a thread, so heartbeats continue."""
 
     def __init__(

@@ -1,7 +1,7 @@
-"""Passes over all rows: for the derivatives that SVRG and SAGA store, and for the metrics. No updates run meanwhile.
+"""Passes over all rows: for the derivatives that SVRG and SAGA store, and for the metrics.
 
 The rows of a pass are cut into one chunk for each active party. For each row of its chunk, the active party receives
-the masked sum of all parties' partials, so it learns the predictions of these rows only.
+the masked sum of all parties' partials, so it learns the predictions of these rows only. No updates run during a pass.
 """
 
 import numpy as np

@@ -1,6 +1,6 @@
-"""Masked sums: each of the other parties contributes a vector, and the party that leads an update learns only the sum.
+"""Masked sums: the party that leads an update learns only the sum of the vectors that the other parties contribute.
 
-The leader is called the *dominator*, the other parties the *collaborators*. The sum does not contain the dominator's
+The leader is called the *dominator*, the other parties its *collaborators*. The sum does not contain the dominator's
 own vector, which the dominator adds itself. Callers use float64 vectors; parties exchange integers modulo 2^64. The
 position and the length of every frame are checked against the agenda, the list of the segment's sums.
 """

@@ -1,4 +1,4 @@
-"""A private test whether two parties have the same rows. It reveals only yes or no about the other party's ids.
+"""A private test whether two parties have the same rows. It reveals only whether the ids of both parties are equal.
 
 Each party hashes the digest of its ids to a point of Curve25519 and raises the point to a fresh secret key. The result
 is its *tag*, which it sends to all other parties when it joins. Each of them raises the tag to its own key too, and

@@ -92,7 +92,7 @@ class Tunnel:
 
 
 class Relay:
-    """A party's relayed connections (as the relay, or as a hidden party), and the choice of who connects to whom.
+    """A party's relayed connections (as the relay, or as a hidden party), and the direction of each connection.
 
     Args:
         me: The index of this party.
