@@ -32,8 +32,8 @@ def main() -> None:
         sites = tensors(config(path), clients)
         for name in [options.only] if options.only else HORIZONTAL:
             whole = ALGORITHMS[name].traits.needs_all_clients
-            asked = clients if whole else cohort
-            plan = Plan(cohort=asked, steps=5, batch=BATCH)
+            active = clients if whole else cohort
+            plan = Plan(cohort=active, steps=5, batch=BATCH)
             flat = config(
                 path,
                 strategy=name,
@@ -46,7 +46,7 @@ def main() -> None:
                 fedx__negative_batch_size=BATCH,
             )
             measured = alternate(flat, clients, BareLoop(sites, plan, mlp(PIXELS)).round, clock=options.clock)
-            updates = asked * plan.steps
+            updates = active * plan.steps
             rows.append(
                 [
                     name,

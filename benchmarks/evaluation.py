@@ -38,8 +38,10 @@ def error(objective: PairwiseObjective, rows: int) -> float:
     positive = torch.arange(rows) % 10 == 0
     scores = torch.from_numpy(np.random.default_rng(1).normal(size=rows)) + positive
     partners, labels = (scores, positive.double()) if objective.partners == "all" else (scores[~positive], None)
-    exact, found = (objective.risk(scores[positive], partners, labels, direct=most) for most in (rows**2, 0))
-    return abs(found / exact - 1)
+    exact, approximate = (
+        objective.risk(scores[positive], partners, labels, direct=max_direct) for max_direct in (rows**2, 0)
+    )
+    return abs(approximate / exact - 1)
 
 
 def peak() -> int:

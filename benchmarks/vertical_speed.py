@@ -291,11 +291,11 @@ def seconds(problem: Problem) -> Result:
     """Return the seconds of training to the target."""
     plan = problem.plan(8, 3, 2, delay=4)
     found = seconds_to_target(problem, plan)
-    told = (
+    details = (
         f"step {plan.step:.3f}, {found.epochs:.2f} epochs, {found.pace:.0f} updates/s, others' updates in between "
         f"{found.staleness:.1f}, f - f* <= {problem.target:g}"
     )
-    return Result(found.seconds, [told])
+    return Result(found.seconds, [details])
 
 
 def segment(problem: Problem) -> Result:
@@ -320,8 +320,8 @@ def segment(problem: Problem) -> Result:
         lines = (Path(folder) / "run" / "metrics.jsonl").read_text("utf-8").splitlines()
     rounds = [json.loads(line) for line in lines[1:]]
     beside = [line["seconds"] - line["training_seconds"] for line in rounds]
-    told = f"{min(beside):.2f} to {max(beside):.2f} s, and training {rounds[-1]['training_seconds']:.2f} s"
-    return Result(statistics.median(beside), [told])
+    details = f"{min(beside):.2f} to {max(beside):.2f} s, and training {rounds[-1]['training_seconds']:.2f} s"
+    return Result(statistics.median(beside), [details])
 
 
 def intersection(problem: Problem) -> Result:
@@ -342,8 +342,8 @@ def intersection(problem: Problem) -> Result:
     get_reusable_executor().shutdown()  # only processes that have ended are counted
     spent = cpu_seconds() - spent
     sent = sum(each for _, each in found)
-    told = f"{ids:,} ids, {len(found[0][0]):,} common, {sent / 1e6:.1f} MB sent, {spent:.1f} s of CPU"
-    return Result(took, [f"{told}, {1e6 * spent / ids:.0f} us an id"])
+    details = f"{ids:,} ids, {len(found[0][0]):,} common, {sent / 1e6:.1f} MB sent, {spent:.1f} s of CPU"
+    return Result(took, [f"{details}, {1e6 * spent / ids:.0f} us an id"])
 
 
 def cpu_seconds() -> float:

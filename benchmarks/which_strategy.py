@@ -164,8 +164,8 @@ def write(tasks: Sequence[Task]) -> str:
         gaps = {task.name: gap for task in tasks if (gap := task.gaps.get(method))}
         counts = [str(sum(verdict_of(gap) == one for gap in gaps.values())) for one in COLOURS]
         extremes = [end(gaps, key=lambda name: gaps[name].mean, default="") for end in (max, min)]
-        told = [f"{gaps[name].mean:+.4f} ({name})" if gaps else "-" for name in extremes]
-        rows += [[method, *counts, *told]] if method != BASE else []
+        gap_cells = [f"{gaps[name].mean:+.4f} ({name})" if gaps else "-" for name in extremes]
+        rows += [[method, *counts, *gap_cells]] if method != BASE else []
     columns = ["method", "ahead", "within the noise", "behind", "best", "worst"]
     parts = [*_table(columns, rows), f"\n![{_caption(tasks)}](figures/{PICTURE.name})\n"]
     return "\n".join([*parts, *("\n".join(task.section()) + "\n" for task in tasks)])

@@ -104,7 +104,7 @@ def sites_of(clients: int | None, texts: Sequence[str] | None) -> tuple[int, lis
             raise ConfigError("--node-config", got=key, allowed=allowed, hint=f"remove {key}")
     if nodes and clients not in (None, len(nodes)):
         got, hint = f"{len(nodes)} for --clients {clients}", "remove --clients, or repeat --node-config"
-        raise ConfigError("--node-config", got=got, allowed="one node config for each client", hint=hint)
+        raise ConfigError("--node-config", got=got, allowed="a node config for each client", hint=hint)
     return clients or len(nodes) or 8, nodes
 
 

@@ -275,7 +275,7 @@ def _paper(
                 if (index, metric) in values:
                     got = f"a second value of the paper for {line.title!r}"
                     hint = "add coordinates to the key at of this value"
-                    raise ConfigError(where, got=got, allowed="one value for each run and metric", hint=hint)
+                    raise ConfigError(where, got=got, allowed="a single value for each run and metric", hint=hint)
                 values[index, metric] = value
     return values
 

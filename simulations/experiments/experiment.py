@@ -150,7 +150,7 @@ class Claim(Settings):
     def _comparable(self) -> Self:
         if self.better.keys() != self.than.keys() or self.better == self.than:
             got = f"{self.than}, and better = {self.better}"
-            raise ConfigError("than", got=got, allowed="other values of the same coordinates", hint=PAGE)
+            raise ConfigError("than", got=got, allowed="different values of the same coordinates", hint=PAGE)
         if twice := self.at.keys() & self.better.keys():
             allowed = "coordinates that are not in better and than"
             hint = "remove these coordinates from at"

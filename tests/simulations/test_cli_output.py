@@ -214,7 +214,7 @@ OWN = 'dataset="csv" partition="own" strategy="local-sgd" model="linear" num-ser
         (["-n", "partition-id=0"], "--node-config: got partition-id, .* which the order and the number"),
         (
             ["-n", 'data-path="/a"', "--clients", 2],
-            "--node-config: got 1 for --clients 2, allowed: one node config for each",
+            "--node-config: got 1 for --clients 2, allowed: a node config for each",
         ),
         (["-n", 'data-path="/a"', "--engine", "flower"], "--node-config: got 1 .* only with --engine inprocess or ray"),
         (["-n", 'data-path="/nowhere.csv"'], "partition 0: .*'/nowhere.csv': got no such file"),

@@ -238,7 +238,7 @@ def test_the_claims_in_table_md(tmp_path: Path) -> None:
     ("than", "message"),
     [
         ("{ K = 3 }", r"claims\[0\]: than: got .*'K': 3.*better = .*the same coordinates"),
-        ('"FedX"', r"claims\[0\]: than: got .*better = .*other values"),
+        ('"FedX"', r"claims\[0\]: than: got .*better = .*different values"),
         ('"Local SGD"\nat = { K = 7 }', r"got .*K = 7, which no run has"),
         ('"Local SGD"\nat = { method = "FedX" }', r"claims\[0\]: at: got method"),
         ('"Local SGD"\nmetric = "f1"', r"claims\[0\].metric: got 'f1', allowed: auc, loss"),

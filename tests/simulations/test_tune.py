@@ -258,7 +258,11 @@ def test_a_wrong_grid(tmp_path: Path, text: str, message: str) -> None:
 @pytest.mark.parametrize(
     ("before", "after", "message"),
     [
-        ('= "small"', '= "other"', "got experiment 'other', profile 'quick', allowed: 'small', 'quick'"),
+        (
+            '= "small"',
+            '= "other"',
+            "got experiment 'other', profile 'quick', allowed: experiment 'small', profile 'quick'",
+        ),
         ("[chosen.at]", "[chosen.at]\nL = 3", "got values for L = 3, method = FedX.*which no run has"),
         (
             "seeds = 2",
