@@ -132,7 +132,7 @@ def use_own_problem(training: TrainingSettings, strategy: str, algorithm: Algori
         raise ConfigError(
             "dataset",
             got=f"{dataset!r}, a minimax problem, which strategy {strategy!r} cannot solve",
-            allowed=f"this dataset with strategy {solvers}, or another dataset",
+            allowed=f"dataset {dataset!r} with strategy {solvers}, or another dataset",
             hint=f"set strategy to {solvers}, or choose another dataset",
         )
     if training.loss not in ("auto", dataset):

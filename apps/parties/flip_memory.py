@@ -191,5 +191,5 @@ def _damage(cause: str) -> ConfigError:
         STATE_DIR,
         got=f"unusable label flips: {cause}",
         allowed="undamaged label flips",
-        hint="restore a backup of the files: without them the next run draws new flips, which spend its epsilon again",
+        hint="restore a copy of the files: without them the next run draws new flips, which spend its epsilon again",
     )

@@ -122,7 +122,7 @@ def planned_looks(config: RunConfig) -> int:
 def open_looks(config: RunConfig, context: Context, party: int) -> LookLedger | None:
     """Return a party's ledger of looks, after a check of the planned looks of the run.
 
-    None if the party has no file of its own, or no ``state-dir``.
+    None if the party has no own file, or no ``state-dir``.
 
     Args:
         config: The run config.

@@ -99,7 +99,7 @@ def write_checkpoint(path: Path, run: str, checkpoint: Checkpoint) -> None:
         metadata[_SELECTED] = json.dumps([selected.server_round, selected.value, selected.waited])
     chosen = {"threshold": choice.threshold, "calibration": choice.calibration}
     metadata |= {name: json.dumps(entry) for name, entry in chosen.items() if entry is not None}
-    arrays = {f"{part}.{name}": value for part, named in parts.items() for name, value in named.items()}
+    arrays = {f"{part}.{name}": value for part, entries in parts.items() for name, value in entries.items()}
     write_sealed(path, CHECKPOINT_FORMAT, CHECKPOINT_VERSION, arrays, metadata)
 
 
