@@ -1,24 +1,27 @@
 """Names of sites: the name that a site's owner has chosen, and the text that stands for a site without a name."""
 
+import re
 from collections.abc import Mapping
 from typing import Any
 
 # the most characters of a name
 LONGEST_NAME = 40
-ALLOWED_NAMES = f"1 to {LONGEST_NAME} printable characters without spaces around them"
+ALLOWED_NAMES = f"1 to {LONGEST_NAME} printable characters without spaces around them, and not 'partition 0'"
 
 
 def check_name(name: str) -> str:
     """Return a name that fits on one line of a log.
 
     Raises:
-        ValueError: The name is empty or too long, or contains a control character or surrounding spaces.
+        ValueError: The name is empty or too long, contains a control character or surrounding spaces, or is the text
+            that stands for a site without a name.
 
     Example:
         >>> check_name("VA Long Beach")
         'VA Long Beach'
     """
-    if not (0 < len(name) <= LONGEST_NAME and name.isprintable() and name == name.strip()):
+    fits = 0 < len(name) <= LONGEST_NAME and name.isprintable() and name == name.strip()
+    if not fits or re.fullmatch(r"partition \d+", name.casefold()):
         raise ValueError(f"got {name[: LONGEST_NAME + 1]!r}, allowed: {ALLOWED_NAMES}")
     return name
 

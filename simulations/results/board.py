@@ -1,4 +1,4 @@
-"""A run's answers for a board: whether joining helped, how good the model is, and what it means to act on its scores.
+"""A run's answers for a board: whether joining helped, how good the model is, and how good its threshold is.
 
 All numbers come from result.json and baselines.json. A part that the run cannot answer names the key that would change
 this.
@@ -15,6 +15,7 @@ from typing import Any
 import numpy as np
 
 from apps.evaluation.labels import join_labels
+from apps.run_directory.curves import rows_in_words
 from problems.calibration import read_calibration
 from problems.intervals import AUC, BRIER, ECE, share_interval
 from problems.objectives.classification import CROSS_ENTROPY
@@ -77,7 +78,8 @@ class Board:
     @property
     def rows_in_words(self) -> str:
         """The rows of the figures."""
-        return str(self.run.result.get("figures_on", "evaluated rows"))
+        evaluated = "test rows" if "test_metrics" in self.run.result else rows_in_words(self.run.config)
+        return str(self.run.result.get("figures_on", evaluated))
 
     @cached_property
     def groups(self) -> ScoreGroups | None:
@@ -158,8 +160,8 @@ class Board:
                 [
                     "together" if number == 0 else one["name"],
                     (format_metric(one["metrics"].get(AUC)), one["metrics"].get(AUC)),
-                    _signed(difference.get("value")),
-                    "-" if low is None else f"{_signed(low)[0]} to {_signed(high)[0]}",
+                    _format_difference(difference.get("value")),
+                    "-" if low is None else f"{_format_difference(low)[0]} to {_format_difference(high)[0]}",
                     f"together is {words} it" if one.get("federated_is") else words or "-",
                     *(one["rows"], one["positives"]),
                 ]
@@ -183,12 +185,16 @@ class Board:
         if not self.no_probabilities:
             likely = read_calibration(self.run.result.get("calibration"))([chosen["score"]])[0]
             text += f", a probability of {likely:.3f},"
-        text += f' count as positive: the rule `threshold-at = "{chosen["at"]}"` on validation rows, where the'
-        text += f" sensitivity is {chosen['sensitivity']:.3f} and the specificity {chosen['specificity']:.3f}."
+        text += " count as positive"
+        if "at" in chosen:
+            text += f', by `threshold-at = "{chosen["at"]}"` on validation rows'
+        if "sensitivity" in chosen:
+            text += f" (sensitivity {chosen['sensitivity']:.3f}, specificity {chosen['specificity']:.3f} there)"
+        text += "."
         return text if self.everyone.get("confusion") else f"{text} {HIDDEN}"
 
     def counts(self) -> Table | None:
-        """Return the counts at the threshold. None: there is no threshold, or the counts are withheld."""
+        """Return the counts at the threshold. None: no threshold, or withheld counts."""
         if not (found := self.everyone.get("confusion")):
             return None
         true, false = found["true_positives"], found["false_positives"]
@@ -202,7 +208,7 @@ class Board:
         return Table(caption, ["", "called positive", "called negative", "share right"], rows)
 
     def decisions(self) -> Table | None:
-        """Return the net benefit at a few threshold probabilities. None: there is no decision curve."""
+        """Return the net benefit at a few threshold probabilities. None: no decision curve."""
         if self.no_probabilities or self.groups is None:
             return None
         points = np.stack(self.groups.decision(), axis=1)
@@ -212,7 +218,7 @@ class Board:
         return Table("net benefit per row; treat none has 0", columns, rows)
 
 
-def _signed(value: float | None) -> tuple[str, float | None]:
+def _format_difference(value: float | None) -> tuple[str, float | None]:
     """Return a difference with four decimals, and the number by which it is sorted."""
     return format_signed(value and round(value, 4) + 0.0, 1.0), value
 

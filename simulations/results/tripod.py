@@ -32,10 +32,10 @@ ITEMS = {
     "7": "preparation and checks of the data",
     "8a": "outcome: definition, time, method",
     "8b": "who assessed the outcome",
-    "8c": "what the assessors of the outcome knew",
+    "8c": "blinding of these assessors",
     "9a": "choice of the predictors",
     "9b": "definition and measurement of the predictors",
-    "9c": "what the assessors of the predictors knew",
+    "9c": "blinding of the assessors of the predictors",
     "10": "number of people, and the reason for it",
     "11": "missing data",
     "12a": "split into training and test data",
@@ -68,7 +68,7 @@ ITEMS = {
     "25": "interpretation, with fairness",
     "26": "limitations",
     "27a": "poor or missing input in use",
-    "27b": "what users must do and know",
+    "27b": "tasks and skills of the users",
     "27c": "next steps of research",
 }
 

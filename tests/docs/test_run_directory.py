@@ -79,8 +79,8 @@ def test_the_keys_of_what_a_run_chooses_and_of_its_figures(tmp_path: Path) -> No
     assert keys[0] == "partition"
     assert [*result["sites"][0], "by_score"] == keys
     assert list(result["all"]) == keys[2:]
-    told_groups = set(codes(next(row for row in rows(entry) if row[0] == "`by_score`")[2]))
-    assert set(result["all"]["by_score"]) <= told_groups
+    listed = set(codes(next(row for row in rows(entry) if row[0] == "`by_score`")[2]))
+    assert set(result["all"]["by_score"]) <= listed
     told = {name for row in rows(figures) for name in codes(row[-1])}
     assert {*result["all"]["reliability"][0], *result["all"]["confusion"], *result["threshold"]} <= told
     chosen = {name for row in rows(section(PAGE, "A selected model")) for name in codes(row[-1])}

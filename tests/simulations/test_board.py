@@ -53,8 +53,8 @@ def test_page_and_card_answer_a_board(full: Run) -> None:
     board, found = Board.of(read_run(full.path)), full.result["all"]
     assert f"AUC of {found['auc'][0]:.3f} (95 % interval" in board.headline()
     assert "one site alone has 0.750, and all rows in one place have 0.750." in board.headline()
-    for told in (board.headline(), "Decision curve", "Reliability", "VA Long Beach"):
-        assert told in page.text
+    for expected in (board.headline(), "Decision curve", "Reliability", "VA Long Beach"):
+        assert expected in page.text
     assert board.headline() in card
     rows = page.table("trained on the rows of")
     assert [row["verdict"] for row in rows[1:]] == ["together is ahead of it"] * 2 + ["one class"]
@@ -74,8 +74,8 @@ def test_page_and_card_answer_a_board(full: Run) -> None:
 def test_missing_answers_name_the_key(full: Run, tmp_path: Path) -> None:
     run, _ = federate(tmp_path / "plain", HEART, 4)
     page = Page(as_html(Comparison.of([run.path]))).text
-    for told in (NO_BASELINES, NO_FIGURES, NO_THRESHOLD):
-        assert told.replace("`", "") in page
+    for expected in (NO_BASELINES, NO_FIGURES, NO_THRESHOLD):
+        assert expected.replace("`", "") in page
     board = Board.of(read_run(run.path))
     assert 'Set `calibration = "platt"`' in board.no_probabilities
     assert "95 % interval" not in board.headline()

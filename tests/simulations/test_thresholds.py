@@ -44,15 +44,15 @@ def test_a_threshold_adds_predictions(command: Line, made: tuple[Run, Path], giv
 
 
 @pytest.mark.parametrize(
-    ("given", "told"),
+    ("given", "expected"),
     [
         ("2", "--threshold: got '2', allowed: a probability between 0 and 1, score=x, run, or youden"),
         ("score=nan", "--threshold: got 'score=nan'"),
         ("best", "--threshold: got 'best'"),
     ],
 )
-def test_other_thresholds_are_refused(command: Line, made: tuple[Run, Path], given: str, told: str) -> None:
-    assert states(refusal(command, "predict", made[0].path, made[1], "--threshold", given), told)
+def test_other_thresholds_are_refused(command: Line, made: tuple[Run, Path], given: str, expected: str) -> None:
+    assert states(refusal(command, "predict", made[0].path, made[1], "--threshold", given), expected)
 
 
 def test_a_run_without_a_threshold_names_the_key(command: Line, tmp_path: Path) -> None:
@@ -60,5 +60,5 @@ def test_a_run_without_a_threshold_names_the_key(command: Line, tmp_path: Path) 
     assert florilegium.load(run.path).threshold == 0.0
     np.savez(tmp_path / "new.npz", X=np.zeros((2, 64)))
     for given, key in (("run", "threshold-at"), ("youden", "site-metrics")):
-        told = refusal(command, "predict", run.path, tmp_path / "new.npz", "--threshold", given)
-        assert f"run again with {key}" in told
+        expected = refusal(command, "predict", run.path, tmp_path / "new.npz", "--threshold", given)
+        assert f"run again with {key}" in expected
