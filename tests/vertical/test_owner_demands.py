@@ -47,7 +47,7 @@ def test_label_column_of_another_party_is_refused(tmp_path: Path, nodes: Nodes) 
     nodes[1]["columns"] = "x3, x4, x5"
     refused(tmp_path, attack, nodes, r"^party 1: labels: .*allowed: another party's column; set label-c")
     nodes[1]["labels"] = "x3"
-    refused(tmp_path, attack, nodes, r"^party 1: labels: .*allowed: label-column 'x3'; .* add the column to labels")
+    refused(tmp_path, attack, nodes, r"^party 1: labels: .*allowed: label-column 'x3'; .* add 'x4' to labels")
     nodes[1]["labels"] = "x4"
     play(tmp_path / "run", {**CSV, **attack}, nodes)
 
