@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 
 from problems.data.agreement import Encoded, measure
 from problems.data.preprocessing import MARKS, Preprocessing
-from problems.data.quantiles import GROUPS
+from problems.data.quantiles import FEWEST_ROWS, GROUPS
 from problems.data.units import FAR, find_strange_sites
 
 _MAX_NAMES = 8
@@ -148,16 +148,17 @@ def find_tails(preprocessing: Preprocessing, values: Float64[np.ndarray, "n c"])
     """Return the columns whose deviation comes from a few extreme cells, each with figures.
 
     Args:
-        preprocessing: The preprocessing, not yet fitted. Only the scales "standard" and "range" are checked, since
-            extreme cells do not disturb the other scales.
+        preprocessing: The preprocessing, not yet fitted. Only the scales "standard" and "range" are checked, and columns
+            that are too short for "auto" to find their tails, since extreme cells do not disturb the other scales.
         values: The training rows, encoded.
     """
-    if preprocessing.scale not in ("standard", "range"):
+    if preprocessing.scale not in ("auto", "standard", "range"):
         return []
+    end = GROUPS * FEWEST_ROWS if preprocessing.scale == "auto" else np.inf
     tails = list[str]()
     for feature, cells in zip(preprocessing.inputs, values.T, strict=True):
         cells = cells[~np.isnan(cells)]
-        if feature.kind in MARKS or len(cells) < GROUPS:
+        if feature.kind in MARKS or not GROUPS <= len(cells) < end:
             continue
         low, high = np.quantile(cells, [1 / GROUPS, 1 - 1 / GROUPS])
         with np.errstate(over="ignore", invalid="ignore"):

@@ -198,7 +198,7 @@ class Experiment(Settings):
             )
         if self.x_label and len(self.x_label) != len(self.x):
             allowed = f"no labels, or {len(self.x)}: one for each of {', '.join(self.x)}"
-            hint = "set one x-label for each value of x, or remove x-label"
+            hint = "give each value of x an x-label, or remove x-label"
             raise ConfigError("x-label", got=f"{len(self.x_label)} labels", allowed=allowed, hint=hint)
         return self
 

@@ -54,7 +54,9 @@ def test_steps_of_two_rounds_are_those_of_pytorch(decay: float, mu: float | None
 
 @pytest.mark.parametrize("strategy", [name for name in ALGORITHMS if name not in WITH_ADAM])
 def test_other_strategies_refuse_it(strategy: str) -> None:
-    with refuses(ConfigError, "'adam', allowed: 'sgd', since .* of its own; or with fedprox, local-sgd"):
+    with refuses(
+        ConfigError, "'adam', allowed: 'sgd', since .* its own steps; strategies with Adam: fedprox, local-sgd"
+    ):
         parse_run_config({"strategy": strategy, **ADAM})
 
 

@@ -96,6 +96,6 @@ def test_noisy_gradients_are_adjusted_after_the_noise(tmp_path: Path) -> None:
 @pytest.mark.parametrize("key", BOTH)
 @pytest.mark.parametrize("strategy", [name for name in ALGORITHMS if name not in ADJUSTED])
 def test_other_strategies_refuse_them(strategy: str, key: str) -> None:
-    with refuses(ConfigError, f"{key}: got {BOTH[key]}, allowed: 0, since strategy '{strategy}' has no pl"):
+    with refuses(ConfigError, f"{key}: got {BOTH[key]}, allowed: 0, since strategy '{strategy}' does not support"):
         parse_run_config({"strategy": strategy, key: BOTH[key]})
     parse_run_config({"strategy": strategy, key: 0.0})

@@ -141,7 +141,7 @@ def valid(key: str) -> st.SearchStrategy[Any]:
         ),
         **dict.fromkeys(("separator", "decimal", "encoding"), st.just("auto")),
         "missing": st.just("error"),
-        "scale": st.just("standard"),
+        "scale": st.just("auto"),
         "bins": st.just(10),
         "pixel-bits": st.just(0),
         "lr-decay-at": st.sampled_from(["", "0.5", "0.5,0.75", " 0.1 , 0.9 ,"]),
@@ -263,7 +263,7 @@ REFUSED: list[tuple[dict[str, Scalar], list[str]]] = [
     ({"strategy": "vfb2-sgd", "client-weights": "equal"}, ["client-weights: got 'equal'", "columns of the same rows"]),
     ({"partition-rows": "9:0.5"}, ["partition-rows: got '9:0.5'", "unless partition is 'given'"]),
     *(
-        ({"partition": "given", "partition-rows": text}, [f"partition-rows: got {text!r}", "share in [0, 1]"])
+        ({"partition": "given", "partition-rows": text}, [f"partition-rows: got {text!r}", "positives in [0, 1]"])
         for text in ("", "9", "9:x", "0:0.5", "9:0.5,", "9:1.5", "9:-1", "9:nan", "9:inf")
     ),
     ({"lr-decay-at": "half"}, ["lr-decay-at", "'half'", "(0, 1)"]),

@@ -72,7 +72,12 @@ def test_a_refusal_and_a_failure_leave_one_too(tmp_path: Path) -> None:
     nodes[1] |= {"audit-log": str(log), "fewest-parties": 4}
     with pytest.raises(RuntimeError, match="fewest-parties"):
         play(tmp_path / "refused", CSV, nodes)
-    told = {"asked": "handshake", "key": "party 1: fewest-parties", "got": "a run of 3 parties", "allowed": "4 or more"}
+    told = {
+        "asked": "handshake",
+        "key": "party 1: fewest-parties",
+        "got": "a run of 3 parties",
+        "allowed": "4 or more parties",
+    }
     (line,) = lines(log)
     assert {name: line[name] for name in ("event", *told)} == {"event": "refused", **told}
     del nodes[1]["fewest-parties"]

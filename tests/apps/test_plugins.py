@@ -177,5 +177,5 @@ def test_a_name_of_two_packages_is_refused(package: Path) -> None:
     both = re.escape("a name of another 1.2 and of halfway-package 1.2")
     with refuses(ConfigError, f"strategy: got 'halfway', {both}"):
         parse_run_config({"strategy": "halfway"})
-    with refuses(DataError, f"dataset: got 'blobs', {both}, allowed: a name of a single package"):
+    with refuses(DataError, f"dataset: got 'blobs', {both}, allowed: a name that a single package"):
         load(DataSpec("blobs"), 2)

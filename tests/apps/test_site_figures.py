@@ -300,5 +300,5 @@ def test_what_is_refused(values: dict[str, Scalar], told: str) -> None:
 
 def test_a_reference_has_none(tmp_path: Path) -> None:
     config: dict[str, Scalar] = {"site-metrics": True, "strategy": "local-sgd"}
-    with refuses(ConfigError, "site-metrics: got True of a centralized reference, allowed: no value"):
+    with refuses(ConfigError, "site-metrics: got True for a centralized reference, allowed: no value"):
         run_centralized(2, flat_config(tmp_path / "run", config))

@@ -99,7 +99,7 @@ def test_the_minimum_is_of_the_run_s_own_columns() -> None:
         evaluator = VerticalEvaluator(parse_run_config({**KEYS, "vfb2.intercept": intercept}), PARTIES)
         assert evaluator.data is not None
         expected = minimum(evaluator.data.train_features, evaluator.data.train_labels, evaluator.objective)[1]
-        assert evaluator.least() == expected
+        assert evaluator.minimum() == expected
 
 
 def test_parties_reach_each_other_by_tcp(tmp_path: Path) -> None:
@@ -113,7 +113,7 @@ def test_parties_reach_each_other_by_tcp(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("config", "told"),
     [
-        ({"dtype": "float32"}, "dtype: got 'float32', allowed: float64, since strategy 'vfb2-sgd'"),
+        ({"dtype": "float32"}, "dtype: got 'float32', allowed: 'float64', since strategy 'vfb2-sgd'"),
         ({"partition": "dirichlet"}, "partition: got 'dirichlet', allowed: iid or consecutive"),
         ({"client-shift": 1.0}, "client-shift: got 1.0, allowed: 0"),
         (

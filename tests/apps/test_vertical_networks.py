@@ -219,7 +219,7 @@ def test_first_weights_of_a_party_with_its_own_rows_are_its_secret(tmp_path: Pat
     [
         (
             {"strategy": "vfb2-saga"},
-            "strategy: got 'vfb2-saga' with vfb2.embedding=4, allowed: vfb2-sgd: SVRG and SAGA",
+            "strategy: got 'vfb2-saga' with vfb2.embedding=4, allowed: vfb2-sgd, since SVRG and SAGA",
         ),
         (
             {"vfb2.active-parties": 2},

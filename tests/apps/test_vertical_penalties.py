@@ -72,7 +72,7 @@ def test_the_reference_with_all_columns_has_the_same_lasso(tmp_path: Path) -> No
 
 
 def test_what_has_no_penalty_of_columns(tmp_path: Path) -> None:
-    with refuses(RuntimeError, "vfb2.groups: got 'columns', allowed: 'party', since the data set's"):
+    with refuses(RuntimeError, "vfb2.groups: got 'columns', allowed: 'party', since simulated parties"):
         play(tmp_path / "run", LASSO)
     keys = {"strategy": "vfb2-sgd", "dataset": "breast-cancer", "vfb2.penalty": "l1"}
     with refuses(ConfigError, "vfb2.penalty: got 'l1' with vfb2.embedding=2, allowed: none"):

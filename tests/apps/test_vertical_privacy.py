@@ -152,7 +152,7 @@ def test_the_last_party_to_leave_a_folder_removes_it(tmp_path: Path) -> None:
         ),
         ({}, {"advertise": "none", "listen": "0.0.0.0:7000"}, "got listen with advertise='none', allowed: advertise"),
         ({}, {"peer-cert": "a.pem"}, "got peer-cert without peer-key"),
-        ({}, {"peer-ca": "a.pem"}, "peer-ca 'a.pem' alone, allowed: peer-ca together with peer-cert and peer-key"),
+        ({}, {"peer-ca": "a.pem"}, "got only peer-ca 'a.pem', allowed: peer-ca together with peer-cert and peer-key"),
         ({}, {"peer-cert": "/nowhere.pem", "peer-key": "b"}, "peer-cert: got '/nowhere.pem', which does not exist"),
         ({}, {"data-path": "/nowhere.csv"}, "allowed: csv, parquet, since a party with a data-path reads a table"),
         ({"dataset": "csv"}, {}, "partition 0: data-path: got nothing, .* 'csv' is read from files; set"),

@@ -219,7 +219,7 @@ def test_a_file_that_is_not_as_in_training_is_refused(change: Any, told: str, tr
         (
             {"state-dir": "EMPTY"},
             {},
-            r"^party 1: block: got '.*/empty/.*', which does not exist, allowed: its",
+            r"^party 1: block: got '.*/empty/.*', which does not exist, allowed: the party's block",
         ),
         ({"block": "BLOCK 0"}, {}, r"^party 1: block: got .* of party 0, allowed: party 1"),
         (

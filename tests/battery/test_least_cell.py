@@ -90,10 +90,10 @@ def rows_of(entry: Any) -> Iterator[int]:
     if isinstance(entry, dict):
         for key, value in entry.items():
             if key in ("rows", "positives") or key.endswith(("_positives", "_negatives")):
-                yield value
+                yield from np.ravel(value).tolist()
             yield from rows_of(value)
         if "rows" in entry and "positives" in entry:
-            yield entry["rows"] - entry["positives"]
+            yield from np.subtract(entry["rows"], entry["positives"]).ravel().tolist()
         if "observed" in entry:
             positives = round(entry["observed"][0] * entry["rows"])
             yield from (positives, entry["rows"] - positives)

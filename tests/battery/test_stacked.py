@@ -89,14 +89,6 @@ def test_a_run_that_was_cut_and_continued_is_the_whole_one(strategy: str, tmp_pa
     assert_same_run(cut, whole)
 
 
-def test_each_site_s_own_pool_is_read(tmp_path: Path) -> None:
-    config: dict[str, Scalar] = {"strategy": "fedx2", "fedx.pool": "uniform", "dtype": "float64", "learning-rate": 0.3}
-    alone, _ = federate(tmp_path / "alone", config, clients=4)
-    together, _ = federate(tmp_path / "together", config, clients=4, stack=4)
-    for name, value in alone.model.items():
-        np.testing.assert_allclose(together.model[name], value, rtol=0, atol=1e-12)
-
-
 def test_one_client_s_fault_is_its_own(tmp_path: Path, stacked: list[int], monkeypatch: pytest.MonkeyPatch) -> None:
     made = apps.guards.work.make_client
 

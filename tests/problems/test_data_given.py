@@ -24,8 +24,8 @@ def test_each_client_holds_what_it_is_given() -> None:
     ("rows", "clients", "reason"),
     [
         ("10:0.5,10:0.5", 3, "number of clients: got 3, allowed: 2, since partition-rows describes 2 clients"),
-        ("400:1", 1, "partition-rows: got 400 positives in all, allowed: at most 170"),
-        ("400:0", 1, "partition-rows: got 400 negatives in all, allowed: at most 28"),
+        ("400:1", 1, "partition-rows: got 400 positives in all, allowed: at most the 170"),
+        ("400:0", 1, "partition-rows: got 400 negatives in all, allowed: at most the 286"),
     ],
 )
 def test_what_cannot_be_given(rows: str, clients: int, reason: str) -> None:

@@ -236,7 +236,7 @@ def test_files_of_no_use(name: str, content: str, dataset: str, told: str, tmp_p
         ),
         (
             {"scale": "logs"},
-            "scale: got 'logs', allowed: standard, quantile, log, range, bins, none; did you mean 'log'?",
+            "scale: got 'logs', allowed: auto, standard, quantile, log, range, bins, none; did you mean 'log'?",
         ),
         ({"bins": 5}, "bins: got 5, allowed: 10 with scale 'auto', or another with scale 'bins'; set scale to"),
         ({"scale": "bins", "bins": 33}, "bins: got 33, allowed: an integer from 2 to 32"),

@@ -167,7 +167,7 @@ def test_a_table(command: Line, tmp_path: Path) -> None:
 def test_what_cannot_be_exported(command: Line, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     run, _ = federate(tmp_path / "a", {"strategy": "local-sgd", "num-server-rounds": 1}, 2)
     monkeypatch.setattr(export.Scorer, "forward", lambda self, inputs: (self.network(inputs) + 1e-3,) * 2)
-    with refuses(ModelError, r"differ from PyTorch's by .*, allowed: at most 1e-05"):
+    with refuses(ModelError, r"differ from PyTorch's by .*, allowed: a difference of at most 1e-05"):
         export.export_onnx(florilegium.load(run.path))
     assert states(refusal(command, "export", run.path, "--pixels"), "--pixels: got --pixels, allowed: no value")
     monkeypatch.setattr("problems.errors.importable", lambda module: module != "onnxscript")

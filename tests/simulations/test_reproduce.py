@@ -192,7 +192,7 @@ def test_another_s_directory_is_refused(
     path = write(tmp_path, *changes, name=name)
     err = refusal(command, "reproduce", path, "--out", out, "--profile", profile)
     assert runs.names == []
-    assert [text for text in (part, "choose another", str(out)) if not states(err, text)] == []
+    assert [text for text in (part, "set --out to another directory", str(out)) if not states(err, text)] == []
     assert {path: path.read_bytes() for path in out.rglob("*") if path.is_file()} == before
 
 

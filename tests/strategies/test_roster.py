@@ -141,7 +141,7 @@ def named(first: bytes, second: bytes) -> ClientApp:
 
 
 def test_names_of_sites_are_checked_on_arrival() -> None:
-    roster = call_the_roll(Nodes([5, 6], named("Zürich".encode(), b"A & B <b>")), timeout=5)
+    roster = collect_reports(Nodes([5, 6], named("Zürich".encode(), b"A & B <b>")), timeout=5)
     assert [roster.label(place) for place in (0, 1)] == ["Zürich", "A & B <b>"]
     assert Roster((1, 2), (report(0, 2), report(1, 2))).label(1) == "partition 1"
     for wrong in (b"", b"a\nb", b" a", b"x" * 41, b"\xff", "\u202ea".encode(), b"Partition 7"):
