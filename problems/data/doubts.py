@@ -148,8 +148,8 @@ def find_tails(preprocessing: Preprocessing, values: Float64[np.ndarray, "n c"])
     """Return the columns whose deviation comes from a few extreme cells, each with figures.
 
     Args:
-        preprocessing: The preprocessing, not yet fitted. Only the scales "standard" and "range" are checked, and columns
-            that are too short for "auto" to find their tails, since extreme cells do not disturb the other scales.
+        preprocessing: The preprocessing, not yet fitted. Only columns of the scales "standard" and "range", and columns
+            that are too short for "auto" to find their tails, are checked: extreme cells do not disturb other scales.
         values: The training rows, encoded.
     """
     if preprocessing.scale not in ("auto", "standard", "range"):
