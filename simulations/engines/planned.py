@@ -109,8 +109,8 @@ class Runs(Generic[R]):
                 unlike += [key for key, value in recorded.items() if value != getattr(run, key)]
             if unlike:
                 got = f"a run in {record.path} that has finished with another {', '.join(unlike)}"
-                hint = "set --out to another folder, or delete this run"
-                raise ConfigError("--out", got=got, allowed="a folder with runs of the same plan", hint=hint)
+                hint = "set --out to another directory, or delete this run"
+                raise ConfigError("--out", got=got, allowed="a directory with runs of the same plan", hint=hint)
             self.records[run.name] = record
         for run in self.waiting:
             shutil.rmtree(self.folder / run.name, ignore_errors=True)

@@ -165,13 +165,13 @@ RATE = "learning-rate = 0.4"
             "small",
             [(RATE, "learning-rate = 0.2")],
             "quick",
-            "finished with another learning-rate, allowed: a folder with runs of the same plan;",
+            "finished with another learning-rate, allowed: a directory with runs of the same plan;",
         ),
         (
             "small",
             [(RATE, "clients = 3")],
             "quick",
-            "another learning-rate, clients, allowed: a folder with runs of the same plan;",
+            "another learning-rate, clients, allowed: a directory with runs of the same plan;",
         ),
         (
             "small",
