@@ -127,13 +127,18 @@ def score(x: Float[Tensor, "d"], down: None, task: PairwiseTask) -> FedXPredicti
 def start(
     x: Float[Tensor, "d"], pool: FedXPool | HistogramPool | None, memory: InnerEstimates | None, task: PairwiseTask
 ) -> Carry:
-    """Lines 7 and 9 of both algorithms, 21 of Algorithm 2: receive the pool (and G, and load u), start a history.
+    """Prepare a round: lines 7 and 9 of both algorithms, and line 21 of Algorithm 2.
+
+    The client receives the pool and starts an empty history. In FedX2 it also receives G and loads u.
 
     Args:
         x: w, the model in the message.
         pool: The pool in the message.
         memory: The client's u of earlier rounds, or None.
         task: The client's task.
+
+    Returns:
+        The carry of the first step.
 
     Raises:
         ValueError: The message has no pool.

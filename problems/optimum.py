@@ -120,8 +120,10 @@ def smoothness(features: Float[Tensor, "n d"], weights: Float[Tensor, "n"] | Non
     """
     if features.ndim != 2:
         raise ValueError(f"features must be (n, d), got {tuple(features.shape)}")
-    if weights is not None and (weights.shape != features.shape[:1] or bool((weights < 0).any())):
-        raise ValueError(f"weights must be ({len(features)},) and >= 0, got {tuple(weights.shape)} or a negative one")
+    if weights is not None and weights.shape != features.shape[:1]:
+        raise ValueError(f"weights must have shape ({len(features)},), got {tuple(weights.shape)}")
+    if weights is not None and bool((weights < 0).any()):
+        raise ValueError(f"weights must not be negative, got a minimum of {float(weights.min()):g}")
     generator = torch.Generator().manual_seed(0)
     vector = torch.randn(features.shape[1], generator=generator, dtype=torch.float64).to(features)
     value = 0.0

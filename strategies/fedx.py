@@ -6,7 +6,7 @@ from strategies.method import MethodStrategy, strategy_of
 
 
 class PairwiseStrategy(MethodStrategy):
-    """Base of FedX and its local counterpart."""
+    """Common base class of `FedX1`, `FedX2` and `LocalPair`, for ``isinstance``. Adds nothing to `MethodStrategy`."""
 
 
 FedX1 = strategy_of(FEDX1, "FedX1", PairwiseStrategy)

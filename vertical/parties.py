@@ -1,6 +1,8 @@
 """A party of vertical learning: its data, its identity, its owner's policy and its label flips.
 
 Under label privacy (``vfb2.label-epsilon``) a party inverts, or *flips*, randomly drawn labels before it uses them.
+
+The package `vertical` explains the terms, such as reporter, segment and active.
 """
 
 import secrets
@@ -183,12 +185,15 @@ class Party:
         return int(self.data.holding(None).features.shape[0])
 
     def resolve(self, shown: Sequence[Address], salt: bytes, serial: int, port: int) -> list[Address]:
-        """Return the address of each party, with socket paths and an own address that the server cannot choose.
+        """Return the address of each party.
+
+        The paths of Unix sockets are derived from the run, and this party's own address is checked, so the server
+        cannot choose them.
 
         Args:
             shown: The addresses that the server has sent.
             salt: The run's random bytes.
-            serial: The number of the attempt.
+            serial: The number of the attempt to run the segment.
             port: The port that this party has reported for parties on the same host. 0: none.
 
         Raises:
@@ -237,7 +242,7 @@ class Party:
         return flips
 
     def keep_flips(self, rows: Rows | None, epsilon: float, flips: Flips | None) -> None:
-        """Store a run's flips, so this party flips the same labels when it is the reporter of another run.
+        """Store a run's flips, which this party uses again in a later run in which it draws the flips as the reporter.
 
         Args:
             rows: The positions of the common rows. None: all rows.

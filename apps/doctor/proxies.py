@@ -48,6 +48,7 @@ def through_proxy(host: str, port: int, authority: Path | None) -> str:
     direct, proxied = (_ask(netloc, authority, environment=environment) for environment in (False, True))
     if direct == proxied:
         return ""
+    # the SuperLink answers with 200 and no content; without TLS, other content may be the proxy's own error page
     if isinstance(direct, str) and not isinstance(proxied, str) and (authority or proxied == (200, b"")):
         return f"{netloc} answers through the proxy of {', '.join(proxy_variables())}"
     answer = proxied if isinstance(proxied, str) else f"status {proxied[0]} from another server"
@@ -55,11 +56,16 @@ def through_proxy(host: str, port: int, authority: Path | None) -> str:
 
 
 def loopback(scheme: Literal["http", "https"], host: str = "") -> str:
-    """Check that Flower's processes on this machine reach each other without the proxies.
+    """Check that the proxies do not apply to 127.0.0.1, where Flower's processes connect to each other.
+
+    The function listens on a port of 127.0.0.1, sends a request there, and checks that the connection arrives.
 
     Args:
         scheme: The protocol between the processes.
         host: The SuperLink's host, for the hint.
+
+    Returns:
+        A note that the variables do not apply to 127.0.0.1.
 
     Raises:
         WrongError: The processes would use a proxy.

@@ -124,6 +124,7 @@ class SimulatedParty:
         self.labelled = labelled
         self.classes = data.classes if labelled else ()
         self.columns = int(train.shape[1])
+        # the group of each column, for a penalty; -1: the intercept is not penalised
         groups = np.where(data.columns[party] == data.intercept, -1, np.arange(self.columns))
         self._holding = Holding(train, test, *labels, groups=groups)
         self._rows = data.rows
@@ -150,6 +151,7 @@ def vertical_data(config: RunConfig, parties: int) -> VerticalData:
         DataError: The data set cannot be loaded, or has fewer columns than parties.
     """
     objective = make_objective(settings_of(config).problem)
+    # labels of a regression are read as numbers from a user's own data; a positive label makes two classes
     generic = config.data.dataset in GENERIC or is_loader(config.data.dataset) or is_hub(config.data.dataset)
     numbers = generic and not config.data.positive_label
     regression = numbers and not objective.classification and not objective.multiclass
@@ -243,6 +245,7 @@ def _simulate_scoring(config: RunConfig, node: Mapping[str, Any], partition: tup
     return SimulatedRows(_simulate_party(config, parties, party, labelled=False), block, party)
 
 
+# changed, the file's change time, is only a part of the cache's key
 @lru_cache(maxsize=4)
 def _read_table(
     path: Path, changed: int, *, spec: DataSpec, id_column: str, problem: str, intercept: bool, use: ColumnUse

@@ -19,6 +19,8 @@ from problems.toml_files import read_toml, reason_of
 
 _PAIRS = """key=value pairs such as 'seed=1 strategy="fedx2"', strings in double quotes"""
 _PAGE = "see docs/configuration.md"
+_BACKSLASHES = "put text with backslashes in single quotes, such as data-dir='C:\\data'"
+_QUOTES = f"put single quotes around the whole argument, since the shell removes double quotes; {_PAGE}"
 _GAP = r"[^\S\r\n]*"
 _BASIC, _LITERAL = r'"(?:[^"\\\n]|\\.)*"', r"'[^'\n]*'"
 _PART = rf"(?:[A-Za-z0-9_-]+|{_BASIC}|{_LITERAL})"
@@ -140,7 +142,7 @@ def _split(option: str, text: str) -> Iterator[str]:
             start, line_begins = end, False
             continue
         else:
-            hint = "write '...' for text with backslashes" if "\\" in text[start:] else _PAGE
+            hint = _BACKSLASHES if "\\" in text[start:] else _QUOTES if pair else _PAGE
             raise ConfigError(option, got=_describe_fault(text, start), allowed=f"{_PAIRS}, or a .toml file", hint=hint)
         start = match.end()
 

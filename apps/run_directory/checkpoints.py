@@ -86,7 +86,7 @@ def write_checkpoint(path: Path, run: str, checkpoint: Checkpoint) -> None:
 
     Args:
         path: The file. Its name contains the round, ``round-000010.safetensors``, as `read_checkpoint` requires.
-        run: The run's token.
+        run: The run's token, which `read_checkpoint` compares.
         checkpoint: The checkpoint.
     """
     parts = {"model": _name(checkpoint.model), "strategy": checkpoint.state, "sites": checkpoint.sites}

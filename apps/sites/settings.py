@@ -98,7 +98,7 @@ class DataTable(Settings):
     encoding: str | None = setting("The encoding of the site's own csv. Without it the run config's value applies.")
 
     def dialect(self) -> dict[str, Any]:
-        """Return the form of the site's own csv, as far as its owner sets it."""
+        """Return the csv keys that the owner sets (``separator``, ``decimal``, ``encoding``), each with its value."""
         return {name: getattr(self, name) for name in DIALECT if getattr(self, name) is not None}
 
 

@@ -30,10 +30,11 @@ KNOWN = frozenset((*KEYS, *NODE_KEYS))
 
 
 def at_site(context: Context) -> Context:
-    """Return a copy of a context, with the effective node config of its site and the same state.
+    """Return a copy of a context whose node config also has the keys of the site's file. Both share their state.
 
     Raises:
-        ConfigError: As for `effective`.
+        ConfigError: The file cannot be used, an unknown key resembles a known key, a key has two values, or a value is
+            not allowed.
     """
     twin = make_twin(context)
     twin.node_config = effective(context.node_config)

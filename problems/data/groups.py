@@ -66,7 +66,7 @@ def path_pattern(text: str) -> "re.Pattern[str]":
     except re.error as error:
         pattern, fault = re.compile(""), f", which is not a regular expression ({error})"
     if fault:
-        allowed = f"{FOLDER!r}, or a regular expression with one group, such as '^([^_]+)_'"
+        allowed = f"{FOLDER!r}, or a regular expression with one capturing group, such as '^([^_]+)_'"
         raise DataError(_KEY, got=repr(text) + fault, allowed=allowed, hint="correct the pattern in group-column")
     return pattern
 

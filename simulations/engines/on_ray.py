@@ -72,7 +72,7 @@ class Worker:
             client_app, clients, config, node_configs, together=together, partitions=partitions, run_id=run_id
         )
         self._spec, self._clients, self._has_data = parse_run_config(config).data, clients, False
-        gc.freeze()  # see `run_on`
+        gc.freeze()  # saves time: full garbage collections then skip all imported objects
 
     def answer(
         self, envelopes: Sequence[tuple[Message, int]], data: Sequence[Any], *contents: RecordDict
@@ -93,7 +93,7 @@ class Worker:
 
 
 def _send_arrays(received: Callable[[dict[str, Any]], Array]) -> None:
-    """Make Ray copy the arrays that this process sends directly into Ray's shared memory, without a pickle.
+    """Make Ray copy arrays that this process sends into shared memory directly, without a pickle.
 
     Args:
         received: A function that makes the array in the receiving process.
@@ -143,7 +143,7 @@ class RayGrid(AnsweringGrid):
         cluster: Cluster,
     ) -> None:
         super().__init__()
-        _send_arrays(_own_array)
+        _send_arrays(_own_array)  # the worker receives them: each client may keep its arrays, so it gets its own bytes
         self._clients = clients
         resources_by_name: dict[str, float] = ray.cluster_resources()  # type: ignore[no-untyped-call]
         count = min(clients, cluster.workers or int(resources_by_name.get("CPU", 1)))
@@ -167,6 +167,10 @@ class RayGrid(AnsweringGrid):
         return [reply for part in parts for reply in self._answer_part(part)]
 
     def _answer_part(self, messages: list[Message]) -> list[Message]:
+        """Send each worker its clients' messages in one call, and return the replies in the order of the messages.
+
+        Ray stores a content that several messages share once.
+        """
         shares: list[list[int]] = [[] for _ in self._workers]
         contents: dict[int, Any] = {}
         for index, message in enumerate(messages):
@@ -175,12 +179,11 @@ class RayGrid(AnsweringGrid):
                 contents[id(message.content)] = ray.put(message.content)
         pending = []
         for worker, indices in zip(self._workers, shares, strict=True):
-            which = {key: number for number, key in enumerate(dict.fromkeys(id(messages[p].content) for p in indices))}
-            envelopes = [(with_content(messages[p], None), which[id(messages[p].content)]) for p in indices]
+            keys = dict.fromkeys(id(messages[p].content) for p in indices)
+            numbers = {key: number for number, key in enumerate(keys)}
+            envelopes = [(with_content(messages[p], None), numbers[id(messages[p].content)]) for p in indices]
             if envelopes:
-                pending.append(
-                    (indices, worker.answer.remote(envelopes, self._data, *(contents[key] for key in which)))
-                )
+                pending.append((indices, worker.answer.remote(envelopes, self._data, *(contents[key] for key in keys))))
         replies: dict[int, Message] = {}
         for indices, answers in pending:
             replies |= zip(indices, self._wait(answers, [messages[index] for index in indices]), strict=True)

@@ -192,9 +192,10 @@ def _check_tuned(here: str, tuned: Tuned | None, experiment: Experiment, profile
     if got != wanted:
         raise ConfigError(
             "tuned.toml",
-            got=f"experiment {got[0]!r}, profile {got[1]!r}",
-            allowed=f"experiment {wanted[0]!r}, profile {wanted[1]!r}",
-            hint="write the file again with --tune",
+            got=f"values for experiment {got[0]!r}, profile {got[1]!r}",
+            allowed=f"values for experiment {wanted[0]!r}, profile {wanted[1]!r}",
+            hint="remove the file, or write it again with --tune"
+            + (f", or set --profile to {got[1]!r}" if got[0] == wanted[0] else ""),
         )
     for choice in tuned.chosen:
         if not any(fits(choice.at, line.at) for line in lines):
@@ -273,8 +274,8 @@ def _paper(
         for index, line in enumerate(lines):
             if fits(wanted, line.at) and (DATASET in value.at or line.dataset == line.origin):
                 if (index, metric) in values:
-                    got = f"a second value of the paper for {line.title!r}"
-                    hint = "add coordinates to the key at of this value"
+                    got = f"a second value of {metric!r} for {line.title!r}"
+                    hint = "add coordinates to this value's key 'at', or remove one of the values"
                     raise ConfigError(where, got=got, allowed="a single value for each run and metric", hint=hint)
                 values[index, metric] = value
     return values

@@ -193,9 +193,12 @@ class Experiment(Settings):
     @model_validator(mode="after")
     def _x_axes(self) -> Self:
         if len(set(self.x)) < len(self.x) or ("clients" in self.x and len(self.x) > 1):
-            raise ConfigError(
-                "x", got=", ".join(self.x), allowed="each value once, and clients without other values", hint=PAGE
+            hint = (
+                "remove the repeated value"
+                if len(set(self.x)) < len(self.x)
+                else "remove 'clients', or all other values"
             )
+            raise ConfigError("x", got=", ".join(self.x), allowed="each value once; 'clients' only alone", hint=hint)
         if self.x_label and len(self.x_label) != len(self.x):
             allowed = f"no labels, or {len(self.x)}: one for each of {', '.join(self.x)}"
             hint = "give each value of x an x-label, or remove x-label"

@@ -134,10 +134,9 @@ def find_tuned(name: str, experiment: str, profile: str, out: Path) -> Tuned | N
 
 
 def shipped_path(experiment: Path, profile: str) -> Path:
-    """Return the path of the shipped values of an experiment's file.
+    """Return the path of the tuned values that come with an experiment. The file need not exist.
 
-    Returns:
-        The path. The file need not exist.
+    It is ``tuned/<experiment>.<profile>.toml`` in the folder of the experiment's file.
     """
     return experiment.parent / "tuned" / f"{experiment.stem}.{profile}.toml"
 

@@ -21,7 +21,10 @@ FEATURES = "features"
 
 
 def input_names(preprocessing: Preprocessing) -> dict[str, str]:
-    """Return by raw column the name of its input in an ONNX file: the column's name, unless an output has this name."""
+    """Return the name of each raw column's input in an ONNX file.
+
+    It is the column's name, followed by ``(column)`` if an output has the same name.
+    """
     return {name: f"{name} (column)" if name in (SCORE, PROBABILITY) else name for name in preprocessing.columns}
 
 

@@ -20,12 +20,17 @@ from simulations.sweeps.standings import Outcome, Trials
 
 
 def open_sweep(sweep: Sweep, out: Path, *, resume: bool = False) -> Trials:
-    """Begin a sweep, or take over the ended trials of an interrupted sweep.
+    """Begin a sweep, or continue an interrupted sweep and keep its ended trials.
+
+    This writes sweep.toml and sweep.csv, and removes best.toml.
 
     Args:
         sweep: The sweep.
         out: The sweep's directory.
         resume: Whether to continue the sweep in the directory.
+
+    Returns:
+        The sweep's trials, with the results of the ended trials.
 
     Raises:
         ConfigError: A trial's config is wrong, the directory cannot be used or contains nothing to resume, or a trial

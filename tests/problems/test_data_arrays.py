@@ -68,7 +68,14 @@ def test_a_file_of_medmnist(tmp_path: Path, colours: tuple[int, ...]) -> None:
             {"X": np.zeros((3, 2)), "y": np.zeros(2)},
             r"features \(3, 2\) and labels \(2,\), which do not belong together",
         ),
-        ({"X": np.zeros(3), "y": np.zeros(3)}, r"got features \(3,\) float64, allowed: numbers of shape \(n, ...\)"),
+        (
+            {"X": np.zeros(3), "y": np.zeros(3)},
+            r"got features of shape \(3,\) and type float64, allowed: numbers of shape \(rows, columns\).*\(rows, 1\)",
+        ),
+        (
+            {"X": np.array([["a", "b"]]), "y": np.zeros(1)},
+            r"got features of shape \(1, 2\) and type <U1, .*; convert the features to numbers",
+        ),
         ({"X": np.array([[None]]), "y": np.zeros(1)}, "cannot be read as npz"),
         ({"X": np.array([[1.0], [np.nan], [1e300], [2.0]]), "y": np.array([0, 1, 0, 1])}, "2 of 4 samples .* is row 2"),
         ({"X": np.zeros((0, 2)), "y": np.zeros(0)}, "got no sample"),

@@ -148,7 +148,7 @@ def test_image_folders(tmp_path: Path, mode: str, channels: int, own_test: bool)
 
 def test_image_folder_errors(tmp_path: Path) -> None:
     spec = DataSpec(dataset="image-folder", data_dir=str(tmp_path))
-    with refuses(DataError, "got no images"):
+    with refuses(DataError, "got no folders of images"):
         load(spec, 2)
     write_folders(tmp_path / "train", ["a", "b"])
     write_folders(tmp_path / "test", ["c"])

@@ -166,7 +166,7 @@ def test_images_are_grouped_by_folder_or_name(pattern: str, name: str, tmp_path:
 
 @pytest.mark.parametrize("pattern", ["patient", "(", "(a)(b)"])
 def test_a_pattern_has_one_group(pattern: str) -> None:
-    with refuses(DataError, "allowed: 'folder', or a regular expression with one group"):
+    with refuses(DataError, "allowed: 'folder', or a regular expression with one capturing group"):
         number_paths(["a.png"], pattern)
 
 

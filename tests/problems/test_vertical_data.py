@@ -163,6 +163,12 @@ def test_what_cannot_be_loaded_is_said(
         load_vertical(DataSpec(**{"dataset": "breast-cancer", **spec}), **arguments)
 
 
+def test_labels_of_a_regression_that_are_not_finite_are_named(tmp_path: Path) -> None:
+    np.savez(tmp_path / "rows.npz", X=np.ones((20, 3)), y=np.array([np.inf, *range(19)]))
+    with refuses(DataError, "labels of a regression: got inf, allowed: finite numbers; drop the rows whose label is"):
+        load_vertical(DataSpec(dataset="npz", data_dir=str(tmp_path)), 2, regression=True)
+
+
 def test_features_that_are_not_finite_are_located(tmp_path: Path) -> None:
     x = np.ones((20, 3))
     x[4, 2] = x[7, 2] = np.nan

@@ -261,7 +261,7 @@ def test_a_wrong_grid(tmp_path: Path, text: str, message: str) -> None:
         (
             '= "small"',
             '= "other"',
-            "got experiment 'other', profile 'quick', allowed: experiment 'small', profile 'quick'",
+            "got values for experiment 'other', profile 'quick', allowed: values for experiment 'small', profile",
         ),
         ("[chosen.at]", "[chosen.at]\nL = 3", "got values for L = 3, method = FedX.*which no run has"),
         (

@@ -205,11 +205,10 @@ def _numbers(classes: Sequence[str]) -> Float64[np.ndarray, "{len(classes)}"]:
         raise DataError(
             "labels of a regression", got=names, allowed="numbers", hint="set vfb2.problem to a problem for classes"
         ) from None
-    if not np.isfinite(numbers).all():
-        got = f"{numbers.min():g} to {numbers.max():g}"
-        raise DataError(
-            "labels of a regression", got=got, allowed="finite numbers", hint="drop the rows with other labels"
-        )
+    wrong = [name for name, number in zip(classes, numbers, strict=True) if not np.isfinite(number)]
+    if wrong:
+        hint = "drop the rows whose label is missing or infinite"
+        raise DataError("labels of a regression", got=", ".join(wrong[:20]), allowed="finite numbers", hint=hint)
     return numbers
 
 

@@ -122,7 +122,10 @@ class Gathering:
 
 
 class Sums(ABC):
-    """A party's part in the sums of all active parties."""
+    """A party's work for the masked sums of a segment. Base class of the ways of masking.
+
+    The party contributes to the sum of each dominator (an active party) and, as a dominator, collects its own sum.
+    """
 
     def __init__(self, me: int, agenda: Agenda, send: Send, recorder: Recorder | None) -> None:
         plan = agenda.plan

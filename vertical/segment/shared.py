@@ -94,7 +94,15 @@ class SegmentContext:
         self.learns = self.plan.moves(self.me)
 
     def predict(self, sums: Array) -> Array:
-        """Return the predictions z, (n,) or (n, k) for softmax, from the sums (n * k,) over all parties."""
+        """Return the predictions of n rows, from the sums of all parties' outputs.
+
+        Args:
+            sums: The (n * k,) sums, k for each row, row after row. With a head, k is its number of inputs; with softmax
+                the number of classes; otherwise 1.
+
+        Returns:
+            The (n,) predictions; with softmax (n, k), a prediction for each class.
+        """
         rows = sums.reshape(-1, self.plan.width) if self.plan.width > 1 else sums
         return rows if self.head is None else self.head.predict(rows)
 

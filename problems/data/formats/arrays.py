@@ -262,13 +262,14 @@ def check_pair(where: str | Path, features: NDArray[Any], labels: NDArray[Any] |
         labels: An array of any shape and type; None without labels.
 
     Raises:
-        DataError: The features are not numbers of shape (n, ...), or there is not exactly one label per row.
+        DataError: The features are not numbers of two or more dimensions, or there is not exactly one label per row.
     """
     if features.ndim < 2 or features.dtype.kind not in "biuf":
-        got = f"features {features.shape} {features.dtype}"
-        raise DataError(
-            where, got=got, allowed="numbers of shape (n, ...)", hint="convert the features to numbers of this shape"
-        )
+        got = f"features of shape {features.shape} and type {features.dtype}"
+        allowed = "numbers of shape (rows, columns), or with more dimensions, such as (rows, 28, 28)"
+        flat = "reshape the features to (rows, columns); a single column to (rows, 1), with features[:, None]"
+        hint = flat if features.ndim < 2 else "convert the features to numbers"
+        raise DataError(where, got=got, allowed=allowed, hint=hint)
     if labels is not None and labels.shape != (len(features),):
         got = f"features {features.shape} and labels {labels.shape}, which do not belong together"
         raise DataError(where, got=got, allowed="exactly one label per row", hint="provide one label for each row")

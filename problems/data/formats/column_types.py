@@ -72,11 +72,11 @@ def count_share(column: "pd.Series[Any]", pattern: str) -> float:
 
 
 def convert_spaced(frame: "pd.DataFrame", words: Collection[str], decimal: str) -> "pd.DataFrame":
-    """Ignore spaces around cells: convert text columns whose cells without spaces are numbers, booleans or missing.
+    """Convert text columns whose cells are all numbers, booleans or missing once the spaces around them are removed.
 
     Args:
         frame: The table that pandas has read.
-        words: The columns that stay text.
+        words: The columns that stay text. Only their missing cells are converted.
         decimal: The decimal mark.
     """
     converted = {}

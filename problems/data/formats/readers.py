@@ -192,7 +192,7 @@ def _folders(root: Path, spec: DataSpec) -> Source:
         )
         raise DataError(
             repr(str(root)),
-            got=f"no images{image_folders.count_files(root)}",
+            got=f"no folders of images{image_folders.count_files(root)}",
             allowed=allowed,
             hint="move the images into a folder for each class",
         )
