@@ -238,7 +238,7 @@ def test_a_pod_has_what_it_names(name: str, made: set[str]) -> None:
 @pytest.mark.parametrize("name", MANIFESTS)
 def test_pods_are_confined(name: str) -> None:
     _, pod = workload(name)
-    user = re.search(r"user is (\d+)", (PROJECT / "docs" / "deployment.md").read_text("utf-8"))
+    user = re.search(r"User (\d+)", (PROJECT / "docs" / "deployment.md").read_text("utf-8"))
     assert user
     assert pod["securityContext"]["runAsUser"] == pod["securityContext"]["fsGroup"] == int(user[1])
     assert pod["securityContext"]["runAsNonRoot"]
