@@ -136,7 +136,7 @@ class PairwiseObjective(ABC):
     ) -> float:
         """Return F on given scores, over all pairs or, if there are too many, over condensed scores in O(n log n).
 
-        docs/fedx.md ("The risk in an evaluation") bounds the error of condensing for each loss.
+        docs/run-directory.md ("The risk in an evaluation") bounds the error of condensing for each loss.
 
         Args:
             positives: The positives' scores.

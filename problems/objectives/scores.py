@@ -1,7 +1,7 @@
 """The score of a sample in a loss: the model's raw output, or a bounded function of it. `condense` summarises scores.
 
 `condense` replaces each cell of neighbouring scores by three weighted scores with the same number, mean and variance.
-docs/fedx.md ("The risk in an evaluation") has the weights and bounds.
+docs/run-directory.md ("The risk in an evaluation") has the weights and bounds.
 """
 
 from collections.abc import Callable

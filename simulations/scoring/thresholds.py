@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 
 from apps.config import ConfigError
 from problems.score_groups import ScoreGroups
-from simulations.scoring.model import TrainedModel
+from simulations.scoring.model import BEST, LAST, TrainedModel
 
 RUN, YOUDEN, SCORE_IS = "run", "youden", "score="
 OPTION = "--threshold"
@@ -64,9 +64,11 @@ class Threshold:
             score, index = ScoreGroups.from_json(entry).youden()
             words = f"score {score:.6g}, with Youden's index {index:.3f} on the run's {result['figures_on']}"
             return cls(score, False, words)
-        key = "threshold-at" if text == RUN else "site-metrics"
-        got = f"{text!r} for model {model.chosen!r}, for which the run has none"
-        hint = f"set {OPTION} to a number, or run again with {key}"
+        got = f"{text!r}, but the run has no such threshold for model {model.chosen!r}"
+        pair = "threshold-at, such as 'sensitivity=0.9'" if text == RUN else "site-metrics=true"
+        described = BEST if "selected" in model.record.result else LAST  # the model of result.json
+        remedy = f"train again with {pair}" if model.is_left else f"set --model to {described}"
+        hint = f"set {OPTION} to a probability, or {remedy}"
         raise ConfigError(OPTION, got=got, allowed=_ALLOWED, hint=hint)
 
     def predict(self, scores: NDArray[Any], probabilities: NDArray[Any]) -> NDArray[np.int64]:

@@ -1,6 +1,7 @@
 """Tests of `predict --threshold`: the column of predictions, and the thresholds of a run."""
 
 import io
+import shutil
 from pathlib import Path
 
 import numpy as np
@@ -59,6 +60,14 @@ def test_a_run_without_a_threshold_names_the_key(command: Line, tmp_path: Path) 
     run, _ = federate(tmp_path / "a", {"strategy": "local-sgd", "num-server-rounds": 1}, 2)
     assert florilegium.load(run.path).threshold == 0.0
     np.savez(tmp_path / "new.npz", X=np.zeros((2, 64)))
-    for given, key in (("run", "threshold-at"), ("youden", "site-metrics")):
+    for given, key in (("run", "threshold-at"), ("youden", "site-metrics=true")):
         expected = refusal(command, "predict", run.path, tmp_path / "new.npz", "--threshold", given)
-        assert f"run again with {key}" in expected
+        assert "but the run has no such threshold for model 'last'" in expected
+        assert f"train again with {key}" in expected
+
+
+def test_a_model_without_the_threshold_names_the_model_with_it(command: Line, made: tuple[Run, Path]) -> None:
+    run, new = made
+    shutil.copyfile(run.path / "model.safetensors", run.path / "model_other.safetensors")
+    expected = refusal(command, "predict", run.path, new, "--threshold", "run", "--model", "other")
+    assert "set --model to last" in expected
