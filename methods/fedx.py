@@ -37,10 +37,9 @@ from methods.fedx_settings import FedXSettings, check_linear, check_pairs, check
 from methods.histograms import SCORING as SCORING
 from methods.histograms import HistogramPool, with_histograms
 from methods.method import Checks, ClientHalf, Method, Phase, Records, as_array
+from methods.pair_batches import ActiveBatch, PairBatch
 from methods.pairwise import (
-    ActiveBatch,
     InnerEstimates,
-    PairBatch,
     PairwiseRisk,
     PairwiseTask,
     active_batches,

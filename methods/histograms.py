@@ -25,14 +25,8 @@ from torch import Tensor
 from methods import pairwise
 from methods.fedx_settings import FedXSettings, count_halves, objective_of
 from methods.method import Method, Phase
-from methods.pairwise import (
-    PairBatch,
-    PairwiseTask,
-    Predictions,
-    active_batches,
-    average,
-    observe,
-)
+from methods.pair_batches import PairBatch, Predictions
+from methods.pairwise import PairwiseTask, active_batches, average, observe
 from methods.server import Ask, Exchanges, Plan, Replies, ServerHalf, Train
 from payloads.record import FloatArray, IntArray, Payload, PayloadError, array
 from payloads.settings import TrainingSettings

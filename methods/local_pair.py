@@ -13,8 +13,8 @@ from jaxtyping import Float
 
 from methods.fedx_settings import FedXSettings, check_pairs
 from methods.method import Checks, ClientHalf, Method, Records
+from methods.pair_batches import ActiveBatch
 from methods.pairwise import (
-    ActiveBatch,
     Carry,
     InnerEstimates,
     Momentum,

@@ -19,7 +19,7 @@ l(h(w; z), h(w; z')). u(z) is a moving average of g(w; z), and G of the gradient
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
-from typing import Any, NamedTuple, TypeVar
+from typing import Any, TypeVar
 
 import numpy as np
 import torch
@@ -29,6 +29,7 @@ from torch import Tensor
 from methods.adjustment import Adjustment
 from methods.fedx_settings import FedXSettings as FedXSettings
 from methods.method import Task, as_array, as_tensor, momentum_step
+from methods.pair_batches import ActiveBatch, Predictions
 from methods.server import Plan, Replies
 from payloads.record import BoolArray, FloatArray, Payload, array
 from payloads.settings import TrainingSettings
@@ -55,56 +56,6 @@ class InnerEstimates(Payload):
 
     u: FloatArray = array("n", "k")
     observed: BoolArray = array("n", kind="bool")
-
-
-class ActiveBatch(NamedTuple):
-    """The samples of a local step: b positives and m partners.
-
-    Attributes:
-        features: (*stack, b + m, *shape) The features of the positives, then of the partners.
-        u_rows: The positives' row numbers in the table of u.
-        labels: The labels of the partners. None: the loss ignores labels.
-    """
-
-    features: Tensor
-    u_rows: Int64[Tensor, "*stack b"]
-    labels: Float64[Tensor, "*stack m"] | None
-
-
-class Predictions(NamedTuple):
-    """Scores of other clients' samples from the pool, either of positives or of partners.
-
-    Attributes:
-        scores: The score of each sample.
-        weights: The weight of each sample in a mean.
-        u: The positives' u, NaN if unknown. None for partners, or if u is not tracked.
-        labels: The partners' labels. None for positives, or if the loss ignores labels.
-    """
-
-    scores: Float64[Tensor, "*stack entries"]
-    weights: Float64[Tensor, "*stack entries"]
-    u: Any = None  # Float64[Tensor, "*stack entries k"] | None
-    labels: Float64[Tensor, "*stack entries"] | None = None
-
-    def take(self, rows: Indices) -> "Predictions":
-        """Return some of the predictions, by row number."""
-        chosen = on_device(rows, self.scores.device)
-        return Predictions._make(None if value is None else value[chosen] for value in self)
-
-
-class PairBatch(NamedTuple):
-    """The input of a local step of FedX.
-
-    Attributes:
-        active: The active halves of the pairs: samples of the site.
-        positives, partners: The lazy halves: predictions from the pool.
-        independent: With ``independent-history``, the samples whose scores are recorded instead of the active ones.
-    """
-
-    active: ActiveBatch
-    positives: Predictions
-    partners: Predictions
-    independent: ActiveBatch | None = None
 
 
 @dataclass(frozen=True)

@@ -26,7 +26,8 @@ from torch import Tensor
 
 from methods.fedx_settings import FedXSettings, count_halves, objective_of
 from methods.method import as_array
-from methods.pairwise import PairwiseTask, Predictions
+from methods.pair_batches import Predictions
+from methods.pairwise import PairwiseTask
 from methods.server import Plan, Replies
 from payloads.record import BoolArray, FloatArray, IntArray, Payload, PayloadError, array
 from problems.randomness import Purpose, secret_normal, stream

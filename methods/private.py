@@ -8,8 +8,7 @@ is replaced by
     (1/b) ( sum_{j in batch} g_j min(1, C / |g_j|)  +  N(0, (s C)^2 I) ),
 
 where g_j is the gradient of sample j and b the mean size of a batch. Each of the site's n samples is in a batch with
-chance b / n, independently. All messages of the site follow from such gradients, so the method itself is unchanged. A
-term of f_i without samples, such as a ridge term, is added afterwards.
+chance b / n, independently. The method itself is unchanged. A ridge term, which has no samples, is added afterwards.
 
 | paper | here |
 |---|---|
@@ -17,10 +16,9 @@ term of f_i without samples, such as a ridge term, is added afterwards.
 | sigma, s above | ``noise`` |
 | lot, L | a batch, ``batch-size`` |
 
-Neighbouring data sets differ in one sample, which is zeroed in one of them: its gradient is 0 there. The numbers of
-samples of each class are public. The draws and the noise come from the system's generator, not from the run's seed,
-which is public. A method may compute several gradients on one batch. Each then has noise larger by the square root of
-their number, so together they reveal no more than a single gradient.
+Neighbouring data sets differ in one sample, whose gradient is 0 in one of them. The numbers of samples of each class
+are public. The draws and the noise come from the system's generator, since the run's seed is public. If a method
+computes k gradients on one batch, their noise is sqrt(k) times as large, so they reveal no more than a single gradient.
 """
 
 import math

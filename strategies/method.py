@@ -82,15 +82,8 @@ class MethodStrategy(PayloadStrategy):
         Args:
             server_round: The round. 0: before round 1.
         """
-        return Plan(
-            server_round,
-            self.training,
-            self.settings,
-            self.loss,
-            self.roster.class_counts,
-            self.layout,
-            self.roster.site_names,
-        )
+        roster, run = self.roster, (self.training, self.settings, self.loss)
+        return Plan(server_round, *run, roster.class_counts, self.layout, roster.site_names)
 
     def replies(self, replies: list[Reply]) -> Replies[Any]:
         """Convert the good replies of a round or a phase to the method's form. Replies of a phase carry no model."""
@@ -190,9 +183,7 @@ class MethodStrategy(PayloadStrategy):
         return combined
 
     def account(self, rounds: int) -> float:
-        """Return the epsilon that the rounds have spent for a sample of the smallest site.
-
-        The site is assumed to have taken part in every round.
+        """Return the epsilon that a sample of the smallest site has spent, if the site took part in every round.
 
         Args:
             rounds: The number of finished rounds.

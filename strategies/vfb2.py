@@ -1,9 +1,9 @@
 """VFB2's server half: it introduces the parties to each other, defines each segment, and collects the results.
 
 VFB2 is vertical federated learning: the parties have different columns of the same rows, and train a segment (one
-round) by talking to each other directly. The server does not take part in updates. It gets the metrics from the
-reporter, the first party whose labels are used. At checkpoints and at the end it also gets the parties' parts of the
-model (blocks), if ``vfb2.assemble`` is set and every party agrees. `vertical.records` names the paper.
+round) without the server. The server gets the metrics from the reporter, the first party whose labels are used, and at
+checkpoints the parts of the model (blocks), if ``vfb2.assemble`` is set and each party agrees. `vertical.records` names
+the paper.
 """
 
 import secrets
@@ -221,11 +221,6 @@ class VFB2(VerticalStrategy):
     def check_report(self, party: int, payload: Any, phase: str) -> None:
         """Check a party's reply.
 
-        Args:
-            party: The index of the party.
-            payload: The reply.
-            phase: The exchange before round 1. "": a round's segment.
-
         Raises:
             PayloadError: The report belongs to another attempt, or is incomplete.
         """
@@ -251,11 +246,7 @@ class VFB2(VerticalStrategy):
         return self.under_way == training.num_server_rounds or self.under_way % training.evaluate_every == 0
 
     def combine(self, server_round: int, replies: list[Reply]) -> tuple[list[FloatArray], dict[str, float]]:
-        """Store a segment's results.
-
-        Returns:
-            The unchanged empty model, since the server has no model, and the maximum of each counter over the parties.
-        """
+        """Store a segment's results. Return the empty model, and the maximum of each counter over the parties."""
         self.finish(replies)
         largest = np.max([reply.payload.counters for reply in replies], axis=0)
         token = self.extra_config.get(RUN_TOKEN)

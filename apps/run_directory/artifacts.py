@@ -1,14 +1,9 @@
-"""The run directory, to which the server writes one run's files.
-
-Its files are config.toml, metrics.jsonl, result.json or failure.json, the models, checkpoints, TensorBoard events and
-pictures. docs/run-directory.md explains each file.
-"""
+"""The run directory, to which the server writes one run's files. docs/run-directory.md explains each file."""
 
 from __future__ import annotations
 
 import contextlib
 import json
-import re
 from collections.abc import Mapping
 from logging import INFO
 from pathlib import Path
@@ -24,6 +19,7 @@ from apps.run_config.settings import ConfigError
 from apps.run_directory.checkpoints import Checkpoint, read_checkpoint, write_checkpoint
 from apps.run_directory.claim import TOKEN, DirectoryClaim, check_origin
 from apps.run_directory.events import TENSORBOARD, Events
+from apps.run_directory.names import find_numbered, make_name, number_of
 from apps.run_directory.resumption import check_lines, check_settings, not_resumable
 from apps.run_directory.tracking import Tracker
 from apps.sites.files import write_tensors
@@ -66,15 +62,15 @@ class RunDirectory:
         """
         base = Path(config.run.output_dir).expanduser().resolve()
         run_name = config.run.run_name
-        name = run_name or _folder_name(f"{config.run.strategy}-{config.data.dataset}-seed{config.training.seed}")
-        taken = [path for path in _find_numbered(base, name) if (path / "metrics.jsonl").exists()]
+        name = run_name or make_name(f"{config.run.strategy}-{config.data.dataset}-seed{config.training.seed}")
+        taken = [path for path in find_numbered(base, name) if (path / "metrics.jsonl").exists()]
         if config.run.resume:
             directory = cls(taken[-1] if taken and not run_name else base / name)
             directory._take_over(config)
         elif run_name and base / name in taken:
             raise _taken(base / name)
         else:
-            directory = cls._begin(base, name, _number(taken[-1], name) + 1 if taken else 1, named=bool(run_name))
+            directory = cls._begin(base, name, number_of(taken[-1], name) + 1 if taken else 1, named=bool(run_name))
         if config.run.tracking_uri:
             directory._tracker = Tracker(config, directory.path, engine, directory.lines)
         if directory._claim is not None:
@@ -300,17 +296,3 @@ def _taken(path: Path) -> ConfigError:
     got, allowed = f"{path}, which already contains a run", "a directory without a run"
     hint = "choose another run-name (or --out), or set resume=true to continue that run"
     return ConfigError("run-name", got=got, allowed=allowed, hint=hint)
-
-
-def _folder_name(text: str) -> str:
-    """Return a text as a folder's name. Names of a user's own strategies and data sets contain colons and slashes."""
-    return re.sub(r"[^\w.-]+", "-", text)
-
-
-def _find_numbered(base: Path, name: str) -> list[Path]:
-    numbered = [p for p in base.glob(f"{name}-*") if p.name.removeprefix(f"{name}-").isdigit()]
-    return [base / name, *sorted(numbered, key=lambda path: _number(path, name))]
-
-
-def _number(path: Path, name: str) -> int:
-    return int(path.name.removeprefix(name).removeprefix("-") or 1)

@@ -9,7 +9,7 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from functools import cached_property
-from logging import INFO, WARNING
+from logging import WARNING
 from typing import Any
 
 import numpy as np
@@ -40,31 +40,16 @@ from payloads.summed_values import unpack
 from payloads.wire import CONFIG, LARGEST_SITE, PHASE, PRESENT, ROUND, STAGE, SUM_NUMBER, content, digest, need
 from privacy.ring import Ring
 from privacy.secure_sum import CODE_BYTES, FEWEST_MEMBERS, SEALED_BYTES, Group, SecureSumError, unmask
-from strategies.rounds.errors import SetupError, StrategyError
+from strategies.rounds.errors import StrategyError
 from strategies.rounds.exchange import Exchange
 from strategies.rounds.family import Family
 from strategies.rounds.guards import ExchangeGuard, Proceed, Steps
 from strategies.rounds.replies import Reply
 from strategies.rounds.sum_exchanges import MaskedExchange, StageExchange
+from strategies.rounds.sum_precision import log_precision
 
 # the payload of the replies in each stage except the masked values
 UP: dict[str, type[Payload]] = {KEYS: PublicKeys, BOXES: Boxes, VIEWS: Views, SHARES: Shares}
-
-
-def log_precision(family: Family, clients: int) -> None:
-    """Log the range and the precision of secure sums over a number of clients.
-
-    Raises:
-        SetupError: The range is too large for this number of clients.
-    """
-    limit = family.privacy.secure_range
-    try:
-        ring = make_ring(family.training.dtype, limit, clients)
-    except ValueError as error:
-        got, hint = str(error), "lower privacy.secure-range, or set dtype to float64"
-        raise SetupError("privacy.secure-range", got=got, allowed="a smaller range", hint=hint) from None
-    text = "secure sums over %d clients: %d bits, values within +-%g, rounding errors up to %.1g"
-    log(INFO, text, clients, ring.bits, limit, 2.0 ** -(ring.fraction_bits + 1))
 
 
 class SecureSums(ExchangeGuard):

@@ -16,7 +16,8 @@ from torch import Tensor
 from methods.fedx import INDEPENDENT
 from methods.histograms import HistogramPool, fill_from_counts
 from methods.method import Task
-from methods.pairwise import ACTIVE, ActiveBatch, PairBatch, PairwiseRisk, Predictions, fill_in, observe
+from methods.pair_batches import ActiveBatch, PairBatch, Predictions
+from methods.pairwise import ACTIVE, PairwiseRisk, fill_in, observe
 from methods.predictions import FedXPool, fill_buffers, queues
 from problems.randomness import Purpose
 from problems.sampling import Indices
