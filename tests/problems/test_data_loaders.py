@@ -132,7 +132,7 @@ def test_a_site_loads_its_own_path(here: str, tmp_path: Path) -> None:
         ("number", "a int, which is not callable"),
         ("three", r"which returned a tuple of 3, allowed: \(X, y\), \(X, y, X_test, y_test\), a torch Dataset"),
         ("nothing", "which returned a NoneType, allowed"),
-        ("text", r"features \(1, 1\) <U1, allowed: numbers of shape \(n, ...\)"),
+        ("text", r"features of shape \(1, 1\) and type <U1, allowed: numbers of shape \(rows, columns\)"),
         ("short", r"features \(40, 2, 3\) and labels \(3,\), which do not belong together"),
         ("mixed", r"item 39 has \(1, 3\) float32 and item 0 \(2, 3\) float32, allowed: features of equal shape"),
         ("unlike", r"training features \(2, 3\) float32 but test features \(1, 3\) float32"),

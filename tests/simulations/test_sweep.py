@@ -223,7 +223,7 @@ def test_resume_keeps_what_ended_with_this_config(tmp_path: Path) -> None:
 def test_resume_refuses_a_trial_of_another_config(tmp_path: Path, change: dict[str, Any], key: str) -> None:
     path = finish(begin(tmp_path), begin(tmp_path, resume=True).waiting[0])
     with refuses(
-        ConfigError, f"{path.name} that has finished with another {key}, allowed: a folder with runs of the same"
+        ConfigError, f"{path.name} that has finished with another {key}, allowed: a directory with runs of the same"
     ):
         begin(tmp_path, resume=True, **change)
     assert path.exists()
