@@ -9,8 +9,10 @@ Janosi, Steinbrunn, Pfisterer and Detrano, "Heart Disease", 1988: rows, columns 
 Terrail et al., NeurIPS 2022); docs/data-sets.md lists the differences.
 """
 
+import base64
 import io
 import json
+import lzma
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -43,7 +45,7 @@ AMOUNTS = (
     *(f"PAY_AMT{month}" for month in range(1, 7)),
 )
 
-# the publisher's four files, with the attribution that their licence asks for
+# the publisher's four files, compressed, with the attribution that their licence asks for
 HOSPITALS = ("Cleveland", "Hungary", "Switzerland", "VA Long Beach")
 """The hospitals, in the order of `HEART_FILES`."""
 _HEART_COPY = Path(__file__).with_name("heart_disease.json")
@@ -112,7 +114,8 @@ def heart_disease(paths: Sequence[Path] | None = None) -> Source:
     import pandas as pd
 
     if paths is None:
-        copies = json.loads(_HEART_COPY.read_text("utf-8"))["files"]
+        packed = json.loads(_HEART_COPY.read_text("utf-8"))["files"]
+        copies = json.loads(lzma.decompress(base64.b85decode(packed)))
         hospitals = [_read(Path(name), io.StringIO("\n".join(copies[name]))) for name in HEART_FILES]
     else:
         hospitals = [_read(path, path) for path in paths]
