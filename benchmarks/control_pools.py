@@ -1,4 +1,4 @@
-"""Controls of FedX: Algorithm 1 with a pool that says less, or nothing, about other sites' scores.
+"""Controls of FedX1 and FedX2, whose pool has less information about other sites' scores.
 
 The server changes the pool of a round before it sends it:
 

@@ -176,6 +176,16 @@ class MissingExtraError(ValueError):
     """An error: a feature needs a package that is not installed. The text names the feature and the extra."""
 
 
+def join_first(names: Sequence[str], limit: int) -> str:
+    """Join names by commas. If there are more than `limit`, an ellipsis stands for the last names.
+
+    Example:
+        >>> join_first(["a", "b", "c"], 2)
+        'a, b, ...'
+    """
+    return ", ".join([*names[:limit], *(["..."] if len(names) > limit else [])])
+
+
 def install(extra: str) -> str:
     """Return the command that installs an extra of this project."""
     return f'pip install "florilegium[{extra}]"'

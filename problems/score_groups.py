@@ -17,7 +17,7 @@ from problems.least_cell import LEAST_CELL, is_small
 from problems.tallies import Tally
 
 # the largest number of groups, about
-MOST_GROUPS = 100
+MAX_GROUPS = 100
 
 
 @dataclass(frozen=True, eq=False)
@@ -53,13 +53,13 @@ class ScoreGroups:
         share = (rows / np.maximum(everything, 1)[:, None]).mean(axis=0)
         cut = len(used) if threshold is None else int(np.searchsorted(floors, threshold))
         starts, here, before, filled = [0], np.zeros(2, np.int64), np.zeros(2, np.int64), 0.0
-        for place in range(len(used) - 1):
-            here, filled = here + rows[:, place], filled + share[place]
+        for index in range(len(used) - 1):
+            here, filled = here + rows[:, index], filled + share[index]
             beyond = everything - before - here
-            at_cut = place + 1 == cut
-            enough = (filled >= 1 / MOST_GROUPS or at_cut) and min(here.sum(), beyond.sum()) >= LEAST_CELL
+            at_cut = index + 1 == cut
+            enough = (filled >= 1 / MAX_GROUPS or at_cut) and min(here.sum(), beyond.sum()) >= LEAST_CELL
             if enough and not (at_cut and hidden) and not is_small([*here.tolist(), *beyond.tolist()], least):
-                starts.append(place + 1)
+                starts.append(index + 1)
                 before, here, filled = before + here, np.zeros(2, np.int64), 0.0
         negatives, positives = np.add.reduceat(rows, starts, axis=1)
         return cls(floors[starts], total.probabilities[used][starts], negatives, positives)

@@ -82,8 +82,8 @@ class MethodStrategy(PayloadStrategy):
         Args:
             server_round: The round. 0: before round 1.
         """
-        roster, run = self.roster, (self.training, self.settings, self.loss)
-        return Plan(server_round, *run, roster.class_counts, self.layout, roster.site_names)
+        counts, names = self.roster.class_counts, self.roster.site_names
+        return Plan(server_round, self.training, self.settings, self.loss, counts, self.layout, names)
 
     def replies(self, replies: list[Reply]) -> Replies[Any]:
         """Convert the good replies of a round or a phase to the method's form. Replies of a phase carry no model."""

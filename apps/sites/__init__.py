@@ -1,1 +1,1 @@
-"""A node's data and settings, the checks of its owner's demands, and the files that it stores of runs."""
+"""A node's data and settings, the checks of its owner's demands, and its files of past runs."""

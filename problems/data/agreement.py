@@ -15,6 +15,7 @@ from jaxtyping import Bool, Float32, Float64, Int64
 from problems.data.preprocessing import MARKS, Feature, Preprocessing, Transform, shape
 from problems.data.quantiles import FEWEST_ROWS, GROUPS, LEVELS, choose_borders, cuts, has_tails, merge, sketch
 from problems.data.spec import AUTO, DataError
+from problems.errors import join_first
 from problems.least_cell import hide_rare, widen_gaps
 
 _FARTHEST_FILL = 10
@@ -79,7 +80,8 @@ class Agreed:
     Attributes:
         means, deviations: See `Feature`.
         fills: See `Feature`. None: missing cells are an error.
-        quantiles: See `Feature`. None: no quantiles are needed.
+        quantiles: See `Feature`; with the scale "auto" 0 for numbers that it scales as "standard". None: no quantiles
+            are needed.
         indicators: Whether each of the k raw columns has a feature for missing cells. None: no column has this
             feature.
     """
@@ -381,7 +383,7 @@ def _refuse_empty(
 ) -> None:
     if empty.any():
         names = [repr(feature.column) for feature, bad in zip(features, empty, strict=True) if bad]
-        which = f"{', '.join(names[:10])}{', ...' if len(names) > 10 else ''}"
+        which = join_first(names, 10)
         got, allowed = (
             f"{which} with fewer than {min_cells} cells that are not missing",
             f"{min_cells} cells at one site",

@@ -188,8 +188,9 @@ def _load(spec: DataSpec, num_clients: int) -> FederatedData:
         rows_by_purpose |= {} if validation_rows is None else {"to validate on": validation_rows}
         grouping = describe_groups(spec.group_column, source.groups, rows_by_purpose, source.sites)
 
+    sites = clients_of(spec, source.sites, num_clients)
+
     def samples_of(indices: Int64[np.ndarray, "some"]) -> Samples:
-        sites = clients_of(spec, source.sites, num_clients)
         return Samples(take_float32(features, indices), labels[indices], None if sites is None else sites[indices])
 
     return FederatedData(
@@ -202,7 +203,7 @@ def _load(spec: DataSpec, num_clients: int) -> FederatedData:
         sample_format=SampleFormat.of(features, source.classes, marked, source.pixel_max),
         notes=source.notes,
         grouping=grouping,
-        site_names=() if clients_of(spec, source.sites, num_clients) is None else source.site_names[:num_clients],
+        site_names=() if sites is None else source.site_names[:num_clients],
     )
 
 

@@ -6,6 +6,7 @@ from functools import lru_cache
 
 from problems.data.quoting import split_items, split_markers, unquote
 from problems.data.spec import PAGE, DataError
+from problems.errors import join_first
 
 KEY = "missing-values"
 
@@ -85,7 +86,7 @@ def check_names(markers: Markers, columns: Iterable[str], origin: object) -> Non
     """
     names = list(columns)
     if lacking := [repr(name) for name, _ in markers.by_column if name not in names]:
-        shown = f"{', '.join(names[:30])}{', ...' if len(names) > 30 else ''}"
+        shown = join_first(names, 30)
         got = f"markers of {', '.join(lacking[:10])}, which {origin} lacks"
         hint = "write an existing column before the colon, or quote a marker that contains a colon"
         raise DataError(KEY, got=got, allowed=f"columns {shown}", hint=hint)

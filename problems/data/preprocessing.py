@@ -17,6 +17,7 @@ from jaxtyping import Float32, Float64
 from problems.data.cells import as_listed, days, name_cells, numbers, texts, without_markers
 from problems.data.markers import Markers
 from problems.data.spec import MAX_BINS, DataError
+from problems.errors import join_first
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -230,7 +231,7 @@ class Preprocessing:
         names = Counter(map(str, frame.columns))
         for wanted, fault in ((0, "no column"), (2, "more than one column")):
             if bad := [repr(name) for name in self.columns if min(names[name], 2) == wanted]:
-                got = f"{fault} {', '.join(bad[:10])}{', ...' if len(bad) > 10 else ''}"
+                got = f"{fault} {join_first(bad, 10)}"
                 raise DataError("table", got=got, allowed="each column once", hint="rename columns as in training")
         values = np.empty((len(frame), len(self.inputs)))
         frame = frame.set_axis(list(map(str, frame.columns)), axis="columns")
@@ -330,9 +331,8 @@ def describe_scales(preprocessing: Preprocessing) -> list[str]:
     scaled = [repr(feature.column) for feature in preprocessing.outputs if feature.transform == "quantile"]
     if preprocessing.scale != "auto" or not scaled:
         return []
-    names = f"{', '.join(scaled[:10])}{', ...' if len(scaled) > 10 else ''}"
-    text = "scale: auto chooses quantile for columns with long tails ({count}: {names}), and standard for other numbers"
-    return [text.format(count=len(scaled), names=names)]
+    columns = f"{len(scaled)}: {join_first(scaled, 10)}"
+    return [f"scale: auto chooses quantile for columns with long tails ({columns}), and standard for other numbers"]
 
 
 def describe_text(preprocessing: Preprocessing) -> list[str]:

@@ -16,7 +16,7 @@ from problems.data.preprocessing import Preprocessing
 from problems.data.spec import DataError
 from problems.data.spellings import check_spellings
 from problems.data.unseen import check_test_rows
-from problems.errors import NOTHING
+from problems.errors import NOTHING, join_first
 
 Rows = NDArray[np.int64]
 Array = NDArray[np.float64]
@@ -151,7 +151,7 @@ def positive_classes(
     Raises:
         DataError: `wanted` does not fit the labels. Lists the labels, or only their number if they are private.
     """
-    occur = f"labels that occur: {', '.join(classes[:20])}{', ...' if len(classes) > 20 else ''}"
+    occur = f"labels that occur: {join_first(classes, 20)}"
     if site or private:
         occur = f"{len(classes)} different labels occur here"
 

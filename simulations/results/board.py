@@ -6,7 +6,6 @@ this.
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
@@ -22,7 +21,7 @@ from problems.objectives.classification import CROSS_ENTROPY
 from problems.score_groups import ScoreGroups
 from simulations.results.output import Table, format_cell, format_metric
 from simulations.results.paired import format_signed
-from simulations.results.records import RunRecord
+from simulations.results.records import RunRecord, read_object
 
 NO_FIGURES = "The run has no counts of scores: set `site-metrics = true`."
 NO_LABELS = "The problem has no binary labels, so it has no ROC curve, reliability, decision curve or threshold."
@@ -32,8 +31,10 @@ NO_THRESHOLD = (
 )
 HIDDEN = "The counts at the threshold are withheld, since one of them is smaller than a site's `least-cell`."
 FEW_GROUPS = "The rows are too few to be divided into groups of scores, so no curve is drawn: use more test rows."
-_FALSE = 'The scores only rank rows: they are not probabilities under the loss `{}`. Set `calibration = "platt"` and '
-_FALSE += "`validation-fraction` for reliability and decision curve."
+_FALSE = (
+    'The scores only rank rows: they are not probabilities under the loss `{}`. Set `calibration = "platt"` and '
+    "`validation-fraction` for reliability and decision curve."
+)
 # threshold probabilities of a short decision table; the nearest known ones are taken
 _SHOWN = (0.05, 0.1, 0.2, 0.3, 0.5, 0.7)
 
@@ -57,9 +58,8 @@ class Board:
         Args:
             run: The run.
         """
-        path = run.path / "baselines.json"
         try:
-            compared = json.loads(path.read_text("utf-8")) if path.is_file() else {}
+            compared = read_object(run.path / "baselines.json")
         except (OSError, ValueError):
             compared = {}
         return cls(run, compared)

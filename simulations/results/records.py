@@ -226,8 +226,8 @@ def read_run(path: Path, name: str | None = None) -> RunRecord:
         raise ConfigError(path, got=got, allowed="a run directory", hint=hint)
     try:
         config = flatten(tomllib.loads((path / "config.toml").read_text("utf-8")))
-        result = _object(path / "result.json")
-        failure = _object(path / "failure.json")
+        result = read_object(path / "result.json")
+        failure = read_object(path / "failure.json")
         lines = _lines(path / "metrics.jsonl")
     except (OSError, ValueError) as error:
         got = f"an unreadable run ({error})"
@@ -251,7 +251,13 @@ def leave_reason(path: Path, reason: str) -> None:
         write_atomic(path / "failure.json", (json.dumps({"reason": reason}, indent=2) + "\n").encode())
 
 
-def _object(path: Path) -> dict[str, Any]:
+def read_object(path: Path) -> dict[str, Any]:
+    """Return the object in a JSON file; {} without the file.
+
+    Raises:
+        OSError: The file cannot be read.
+        ValueError: It is not a JSON object.
+    """
     content = json.loads(path.read_text("utf-8")) if path.exists() else {}
     if not isinstance(content, dict):
         raise ValueError(f"{path.name} is not an object")

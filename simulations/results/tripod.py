@@ -6,15 +6,15 @@ regression or machine learning methods", BMJ 385, 2024. The words for each item 
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterator
 
 from payloads.site_names import label_entry, label_site
 from problems.data.spec import PARTITIONS
+from problems.errors import join_first
 from problems.intervals import AUC, BRIER, ECE
 from simulations.results.board import Board
 from simulations.results.output import Table
-from simulations.results.records import defaults
+from simulations.results.records import defaults, read_object
 
 OPEN = "to be written by the authors"
 ITEMS = {
@@ -95,7 +95,7 @@ def _answers(board: Board) -> Iterator[tuple[str, str]]:
     yield "7", f"scale = {config['scale']}, missing = {config['missing']}"
     yield "8a", f"an event is a row with {board.events}"
     if columns := _columns(board):
-        yield "9a", f"{len(columns)} columns: {', '.join(columns[:20])}{', ...' if len(columns) > 20 else ''}"
+        yield "9a", f"{len(columns)} columns: {join_first(columns, 20)}"
     if board.trained is not None:
         rows, events = board.trained
         yield "10", f"{rows:,} training rows, {events:,} events"
@@ -120,7 +120,7 @@ def _answers(board: Board) -> Iterator[tuple[str, str]]:
     yield "18f", f"Florilegium {result.get('versions', {}).get('florilegium', '')}, with config.toml"
     if counted := result.get("training_rows"):
         each = [f"{label_site(one['partition'], run.site_names)} {one['rows']} ({one['positives']})" for one in counted]
-        yield "20b", f"training rows (events): {', '.join(each[:12])}{', ...' if len(each) > 12 else ''}"
+        yield "20b", f"training rows (events): {join_first(each, 12)}"
     if "rows" in board.everyone:
         yield "21", f"{board.everyone['rows']:,} {board.rows_in_words} with {board.everyone['positives']:,} events"
     yield "22", f"model.safetensors{', columns.json' if columns else ''}; florilegium export"
@@ -142,7 +142,7 @@ _TIMES = ("before", "after")
 def _columns(board: Board) -> list[str]:
     """Return the columns of the run's table, without repetitions; [] without a table."""
     try:
-        outputs = json.loads((board.run.path / "columns.json").read_text("utf-8"))["outputs"]
+        outputs = read_object(board.run.path / "columns.json")["outputs"]
     except (OSError, ValueError, KeyError):
         return []
     return list(dict.fromkeys(feature["column"] for feature in outputs))

@@ -30,14 +30,15 @@ _LONG = ("partition", "name", "reliability", "by_score")
 
 def write_card(model: TrainedModel) -> str:
     """Return the card of a trained model. Sections without content in the run directory are omitted."""
+    board = Board.of(model.record)
     sections = {
         "Model Details": _details(model),
         "Uses": _uses(model),
         "Bias, Risks, and Limitations": _limits(model),
         "How to Get Started with the Model": _start(model),
         "Training Details": _training(model),
-        "Evaluation": _evaluation(model),
-        "Reporting": _reporting(model),
+        "Evaluation": _evaluation(model, board),
+        "Reporting": _reporting(model, board),
         "Privacy": _privacy(model),
         "Technical Specifications": _versions(model),
     }
@@ -194,7 +195,7 @@ def _preprocessing(model: TrainedModel) -> str:
     )
 
 
-def _evaluation(model: TrainedModel) -> str:
+def _evaluation(model: TrainedModel, board: Board) -> str:
     result, rows = model.record.result, rows_in_words(model.record.config)
     metrics = result["metrics"]
     if "test_metrics" in result and ("selected" not in result or model.chosen.startswith(BEST)):
@@ -203,7 +204,7 @@ def _evaluation(model: TrainedModel) -> str:
     named = {name: metrics[add_suffix(name, view)] for name in METRICS if add_suffix(name, view) in metrics}
     cells = [[f"`{name}`", format_metric(value)] for name, value in named.items()]
     parts = [f"Measured on {rows}.\n\n{make_table(['metric', 'value'], cells)}"] if named else []
-    return "\n\n".join((_answers(Board.of(model.record)) + parts + _figures(result)) if model.is_left else parts)
+    return "\n\n".join((_answers(board) + parts + _figures(result)) if model.is_left else parts)
 
 
 def _answers(board: Board) -> list[str]:
@@ -214,9 +215,8 @@ def _answers(board: Board) -> list[str]:
     return [show_part(part) for part in (*found, board.threshold(), board.counts()) if part]
 
 
-def _reporting(model: TrainedModel) -> str:
+def _reporting(model: TrainedModel, board: Board) -> str:
     """Return the items of TRIPOD+AI for which the run has facts, and the numbers of the other items."""
-    board = Board.of(model.record)
     if not (board.is_binary and model.is_left):
         return ""
     table = checklist(board)

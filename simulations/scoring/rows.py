@@ -16,6 +16,7 @@ from problems.data import DataError
 from problems.data.dialect import Dialect
 from problems.data.formats.new_rows import NewRows, read_array_rows, read_table_rows
 from problems.data.formats.tables import read_columns
+from problems.errors import join_first
 from problems.metrics import Interval, scored_metrics
 from simulations.results.target import is_scores, write_output
 from simulations.scoring.model import PREDICTED, PROBABILITY, SCORE, TrainedModel
@@ -76,7 +77,7 @@ def _copy_columns(path: Path, rows: NewRows, names: Sequence[str], dialect: Dial
     taken = [name for name in names if name in (SCORE, PROBABILITY, PREDICTED)]
     if lacking or taken:
         got = f"no column {', '.join(lacking)}" if lacking else f"{', '.join(taken)}, which is a column of the scores"
-        listed = f"{', '.join(columns[:30])}{', ...' if len(columns) > 30 else ''}"
+        listed = join_first(columns, 30)
         allowed = f"columns of {path.name}: {listed}" if columns else "no columns, since NEW is not a table"
         raise DataError("--keep", got=got, allowed=allowed, hint="choose other columns, or remove --keep")
     frame = read_columns(path, names, dialect)

@@ -5,7 +5,7 @@ import pytest
 from sklearn.metrics import roc_auc_score
 
 from problems.intervals import share_interval
-from problems.score_groups import MOST_GROUPS, ScoreGroups
+from problems.score_groups import MAX_GROUPS, ScoreGroups
 from problems.tallies import Tally
 
 RNG = np.random.default_rng(0)
@@ -17,7 +17,7 @@ TALLY = Tally.of_rows(LABELS, SCORES)
 @pytest.mark.parametrize("least", [1, 5, 40])
 def test_groups_count_all_rows_and_none_is_small(least: int) -> None:
     groups = ScoreGroups.of(TALLY, least)
-    assert 5 < len(groups.scores) <= MOST_GROUPS + 1
+    assert 5 < len(groups.scores) <= MAX_GROUPS + 1
     assert (groups.negatives.sum(), groups.positives.sum()) == (3000 - LABELS.sum(), LABELS.sum())
     assert (groups.negatives + groups.positives >= 5).all()
     for counts in (groups.negatives, groups.positives):

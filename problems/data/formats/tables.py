@@ -25,6 +25,7 @@ from problems.data.preprocessing import Feature, Preprocessing
 from problems.data.repeats import warn_of_repeats
 from problems.data.samples import Source, label_classes, make_source
 from problems.data.spec import REST, Column, DataError, DataSpec, fill_in, parse_columns, parse_names
+from problems.errors import join_first
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -355,4 +356,4 @@ def _features(
 
 def _columns(frame: "pd.DataFrame") -> str:
     names = frame.columns.tolist()
-    return f"columns {', '.join(names[:30])}{', ...' if len(names) > 30 else ''}"
+    return f"columns {join_first(names, 30)}"
