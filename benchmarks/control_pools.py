@@ -55,6 +55,7 @@ def run_round(x: Scores, state: Any, plan: Plan[Any], method: Method, change: Ch
     rng = np.random.default_rng((plan.training.seed, plan.server_round))
     exchange = next(exchanges)
     while True:
+        assert isinstance(exchange.down, FedXPool)
         replies = yield replace(exchange, down=change_pool(exchange.down, change, rng))
         try:
             exchange = exchanges.send(replies)
