@@ -1,7 +1,7 @@
 """Names of sites: the name that a site's owner has chosen, and the text that stands for a site without a name."""
 
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 # the most characters of a name
@@ -24,6 +24,24 @@ def check_name(name: str) -> str:
     if not fits or re.fullmatch(r"partition \d+", name.casefold()):
         raise ValueError(f"got {name[: LONGEST_NAME + 1]!r}, allowed: {ALLOWED_NAMES}")
     return name
+
+
+def fit_names(texts: Sequence[str]) -> tuple[str, ...]:
+    """Return names of sites, cut to `LONGEST_NAME` characters; () if they are not valid or not distinct.
+
+    Args:
+        texts: The sites' names in the data, one for each site.
+
+    Example:
+        >>> fit_names(["Bern", "clinic 7"]), fit_names(["Bern", "Bern"])
+        (('Bern', 'clinic 7'), ())
+    """
+    names = [text.strip()[:LONGEST_NAME].strip() for text in texts]
+    try:
+        distinct = len(set(map(check_name, names))) == len(names)
+    except ValueError:
+        distinct = False
+    return tuple(names) if distinct else ()
 
 
 def label_site(partition: int | str, names: Mapping[str, str] | None = None) -> str:

@@ -26,6 +26,7 @@ from apps.sites.resources import device_of, dtype_of, federated_data, get_traine
 from apps.sites.settings import DIALECT, SiteConfig
 from clients.base import Site, Trained
 from payloads.handshake import LONGEST_LABEL, MOST_LABELS, Scaling, SiteReport, encode_name, encode_names
+from payloads.site_names import fit_names
 from problems.data import OWN, DataError, DataSpec, Preprocessing, SampleFormat, Samples, SiteRows, read_own
 from problems.data.agreement import Agreed
 from problems.data.dialect import Dialect
@@ -279,7 +280,8 @@ class RowSites(Sites):
         data = federated_data(config.data, partition[1])
         samples = data.client(partition[0])  # no tensors before a site trains
         counts = np.array([len(samples.negatives), len(samples.positives)])
-        name = encode_name(data.site_names[partition[0]]) if data.site_names else None
+        names = fit_names(data.site_names)
+        name = encode_name(names[partition[0]]) if names else None
         return SiteReport(identity=np.array(partition), class_counts=counts, name=name)
 
     def model(self, config: RunConfig, site: Held) -> Trained:

@@ -7,17 +7,16 @@ from typing import Any
 import numpy as np
 from jaxtyping import Int8, Int64
 
-from problems.data.disturb import drop_positives, flip_labels, shift_client, split, validation_split
+from problems.data.disturb import drop_positives, flip_labels, shift_client, validation_split
 from problems.data.doubts import warn_of_rows
 from problems.data.formats.bundled import synthetic_pl, synthetic_sparse_logistic
 from problems.data.formats.readers import DEFAULT_POSITIVE, read
-from problems.data.groups import describe_groups, warn_of_shared
+from problems.data.groups import describe_groups
 from problems.data.partitions import clients_of, partition
 from problems.data.preprocessing import Preprocessing
 from problems.data.sample_format import SampleFormat
 from problems.data.samples import (
     Samples,
-    Source,
     as_float32,
     check_both_classes,
     check_finite,
@@ -25,6 +24,7 @@ from problems.data.samples import (
     take_float32,
 )
 from problems.data.spec import OWN, SPARSE_LOGISTIC, UNLABELLED, DataError, DataSpec, in_data_set
+from problems.data.splits import split_rows
 from problems.data.validation import validate
 
 # the labels of rows, and each client's indices among these rows
@@ -158,21 +158,19 @@ def _load(spec: DataSpec, num_clients: int) -> FederatedData:
     marked = positive_classes(source.classes, spec.positive_label or DEFAULT_POSITIVE.get(spec.dataset, ""))
     labels = marked[source.codes].astype(np.int8)
     check_both_classes(labels, "the data set", source.classes)
-    train_rows, test_rows = _split(spec, source, labels)
-    validation_rows = None
-    if spec.validation_fraction:
-        train_rows, validation_rows = _validation(spec, source, labels, train_rows)
+    rows_of = split_rows(spec, source, labels)
+    train_rows = rows_of.train
 
     def check(encoded: Any) -> None:
         warn_of_rows(encoded, labels, source.codes, train_rows, source.sites)
 
-    features, columns = source.features(train_rows, check)
+    features, columns = source.features(train_rows, check, rows_of.test if spec.test_sites else None)
     check_finite(features)
 
     def spread(rows: Int64[np.ndarray, "some"]) -> Spread:
         """Flip labels and partition rows: return the rows' labels, and each client's indices among the rows."""
         noisy = flip_labels(labels[rows], spec.label_noise, spec.seed)
-        sites, parts = source.sites, spec.partition_sites or num_clients
+        sites, parts = rows_of.sites, spec.partition_sites or num_clients
         own, number = (None, 0) if sites is None else (sites[rows], int(sites.max()) + 1)
         groups = None if source.groups is None else source.groups[rows]
         return noisy, partition(spec, noisy, source.codes[rows], parts, own, number, groups)[:num_clients]
@@ -184,65 +182,27 @@ def _load(spec: DataSpec, num_clients: int) -> FederatedData:
     order = np.concatenate(parts)
     grouping = ""
     if source.groups is not None:
-        rows_by_purpose = {"to train on": train_rows, "to test on": test_rows}
-        rows_by_purpose |= {} if validation_rows is None else {"to validate on": validation_rows}
+        rows_by_purpose = {"to train on": train_rows, "to test on": rows_of.test}
+        rows_by_purpose |= {} if rows_of.validation is None else {"to validate on": rows_of.validation}
         grouping = describe_groups(spec.group_column, source.groups, rows_by_purpose, source.sites)
 
-    sites = clients_of(spec, source.sites, num_clients)
+    sites = clients_of(spec, rows_of.sites, num_clients)
 
     def samples_of(indices: Int64[np.ndarray, "some"]) -> Samples:
         return Samples(take_float32(features, indices), labels[indices], None if sites is None else sites[indices])
 
     return FederatedData(
         train=Samples(take_float32(features, rows[order]), train_labels[order]),
-        test=samples_of(test_rows),
+        test=samples_of(rows_of.test),
         sizes=[len(part) for part in parts],
         spec=spec,
         columns=columns and columns.with_labels(np.array(source.classes)[marked].tolist()),
-        validation=None if validation_rows is None else samples_of(validation_rows),
+        validation=None if rows_of.validation is None else samples_of(rows_of.validation),
         sample_format=SampleFormat.of(features, source.classes, marked, source.pixel_max),
-        notes=source.notes,
+        notes=(*source.notes, *rows_of.notes),
         grouping=grouping,
-        site_names=() if sites is None else source.site_names[:num_clients],
+        site_names=() if sites is None else rows_of.site_names[:num_clients],
     )
-
-
-def _split(
-    spec: DataSpec, source: Source, labels: Int8[np.ndarray, "n"]
-) -> tuple[Int64[np.ndarray, "train"], Int64[np.ndarray, "test"]]:
-    """Return the training rows and the test rows: the data set's own split, or else a random split."""
-    if source.train_count is None:
-        return split(labels, spec.test_fraction, spec.seed, source.groups)
-    train_rows, test_rows = source.own_split()
-    check_both_classes(labels[train_rows], "the training set", source.classes)
-    check_both_classes(labels[test_rows], "the test set", source.classes)
-    if source.groups is not None:
-        warn_of_shared(source.groups, train_rows, test_rows)
-    return train_rows, test_rows
-
-
-def _validation(
-    spec: DataSpec, source: Source, labels: Int8[np.ndarray, "n"], train_rows: Int64[np.ndarray, "train"]
-) -> tuple[Int64[np.ndarray, "kept"], Int64[np.ndarray, "held"]]:
-    """Hold out validation rows at each of the data set's own sites.
-
-    Returns:
-        The remaining training rows and the validation rows, both ascending.
-    """
-    sites = np.zeros(len(labels), dtype=np.int64) if source.sites is None else source.sites
-    if source.groups is not None:  # a group may have rows at several sites, so all sites are divided at once
-        kinds = 2 * sites + labels
-        remaining, held = validation_split(kinds, train_rows, spec.validation_fraction, spec.seed, groups=source.groups)
-    else:
-        train_sites = sites[train_rows]
-        pairs = [
-            validation_split(labels, train_rows[train_sites == site], spec.validation_fraction, spec.seed, site)
-            for site in np.unique(train_sites).tolist()
-        ]
-        remaining, held = (np.sort(np.concatenate([pair[side] for pair in pairs])) for side in (0, 1))
-    check_both_classes(labels[remaining], "the training set without its validation rows", source.classes)
-    check_both_classes(labels[held], "the validation set", source.classes)
-    return remaining, held
 
 
 def _refuse_lost_positives(spec: DataSpec, spread: Spread, without_imbalance: Spread) -> None:

@@ -49,8 +49,8 @@ def partition(
         got = f"{num_clients:,}, but only {count:,} training samples"
         raise DataError("number of clients", got=got, allowed=f"at most {count:,} clients", hint="use fewer clients")
     rng = stream(spec.seed, f"partition {kind}")
-    if own_sites is not None and _keeps_sites(spec):
-        _check_number(num_clients, num_sites, "the data set has {} sites", "")
+    if own_sites is not None and keeps_sites(spec):
+        _check_number(num_clients, num_sites, "{} sites have training rows", "")
         parts = [np.flatnonzero(own_sites == site) for site in range(num_sites)]
     elif groups is not None:
         parts = partition_groups(spec, labels.astype(np.int64), classes, groups, num_clients, rng)
@@ -88,12 +88,13 @@ def clients_of(
         own_sites: The site of each row; None if the data set has no sites.
         num_clients: The number of clients, which are the first sites.
     """
-    if own_sites is None or not _keeps_sites(spec):
+    if own_sites is None or not keeps_sites(spec):
         return None
     return np.where(own_sites < num_clients, own_sites, -1)
 
 
-def _keeps_sites(spec: DataSpec) -> bool:
+def keeps_sites(spec: DataSpec) -> bool:
+    """Return whether each client is a site of the data set."""
     return spec.partition == "natural" or spec.dataset == OFFSET_SITES
 
 

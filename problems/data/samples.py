@@ -47,24 +47,37 @@ class Source:
     """The pixel value in the files that became 1, for images of more than 8 bits."""
     site_names: tuple[str, ...] = ()
     """The names of the sites, by number; () if they have no names."""
+    site_values: tuple[str, ...] = ()
+    """The values of ``site-column``, by the number of the site; () without this column."""
 
     def __len__(self) -> int:
         return len(self.codes)
 
+    @property
+    def site_keys(self) -> tuple[str, ...]:
+        """The texts that select sites in ``test-sites``: values of ``site-column``, names, or else numbers."""
+        numbers = () if self.sites is None else tuple(map(str, range(int(self.sites.max()) + 1)))
+        return self.site_values or self.site_names or numbers
+
     def features(
-        self, train_rows: Int64[np.ndarray, "train"], check: Callable[[Any], None] = lambda encoded: None
+        self,
+        train_rows: Int64[np.ndarray, "train"],
+        check: Callable[[Any], None] = lambda encoded: None,
+        test_rows: Int64[np.ndarray, "test"] | None = None,
     ) -> tuple[Any, Preprocessing | None]:
         """Return the features of all rows, and a table's `Preprocessing`, fitted to the training rows (else None).
 
         Args:
             train_rows: The indices of the training rows.
             check: A function that is called with the result of `encode`, before scaling.
+            test_rows: The indices of the test rows if `train_rows` are all other rows. None: the data set's own split.
         """
         encoded = self.encode(train_rows)
         check(encoded)
         if isinstance(encoded, Encoded):
-            if self.train_count is not None and self.train_count < len(self):
-                check_test_rows(encoded.preprocessing, encoded.values, self.train_count)
+            compared, tested = self.own_split() if test_rows is None else (train_rows, test_rows)
+            if len(tested):
+                check_test_rows(encoded.preprocessing, encoded.values[compared], encoded.values[tested])
             return encoded.features(train_rows)
         return encoded if isinstance(encoded, tuple) else (encoded, None)
 

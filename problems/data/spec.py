@@ -289,6 +289,11 @@ class DataSpec:
     site_column: str = _key(
         "", "The column of a table that names each row's site, for natural.", "a column's name, or empty"
     )
+    test_sites: str = _key(
+        "",
+        "The sites whose rows are the [test rows](data.md#a-new-site); the other sites train. Empty: no such sites.",
+        "comma-separated sites, as site-column names them, or empty",
+    )
     group_column: str = _key(
         "",
         "The column that identifies patients or the like: rows with equal cells "

@@ -110,13 +110,15 @@ def find_unseen(
     return unseen
 
 
-def check_test_rows(preprocessing: Preprocessing, values: Float64[np.ndarray, "n c"], train_count: int) -> None:
+def check_test_rows(
+    preprocessing: Preprocessing, train: Float64[np.ndarray, "n c"], test: Float64[np.ndarray, "m c"]
+) -> None:
     """Warn if test rows have categories that do not occur in the training rows.
 
     Args:
         preprocessing: The preprocessing of the training rows.
-        values: All encoded rows, from `Preprocessing.encode`.
-        train_count: The number of training rows, which come first.
+        train: The encoded training rows, from `Preprocessing.encode`.
+        test: The encoded test rows.
 
     Raises:
         DataError: In a column, no cell of the test rows is a category of the training rows.
@@ -125,11 +127,10 @@ def check_test_rows(preprocessing: Preprocessing, values: Float64[np.ndarray, "n
         indices = [index for index, feature in enumerate(preprocessing.inputs) if feature.column == name]
         if {preprocessing.inputs[index].kind for index in indices} != {"category"}:
             continue
-        bare = (values[:, indices] == 0).all(axis=1)
-        if bare[:train_count].any():  # training rows also have a category without a feature
+        if (train[:, indices] == 0).all(axis=1).any():  # training rows also have a category without a feature
             continue
-        cells = int((~np.isnan(values[train_count:, indices[0]])).sum())
-        unknown = int(bare[train_count:].sum())
+        cells = int((~np.isnan(test[:, indices[0]])).sum())
+        unknown = int((test[:, indices] == 0).all(axis=1).sum())
         if 0 < unknown == cells:
             got = f"{unknown:,} of {cells:,} cells of the test rows that are not a category of the training rows"
             hint = "spell the values the same way in both files, or add the column to drop-columns"

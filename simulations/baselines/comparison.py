@@ -11,16 +11,15 @@ import numpy as np
 
 from apps.evaluation.metric_names import better
 from apps.run_directory.artifacts import MATPLOTLIB
-from apps.run_directory.curves import RANKING
 from problems.delong import PairedDifference
 from problems.errors import importable
 from problems.files import write_atomic
+from simulations.baselines.picture import draw_joining
 from simulations.results.compare import UNCOMPARED
-from simulations.results.figure import draw
 from simulations.results.output import Table, format_count, format_metric, metric_cell
 from simulations.results.paired import format_signed
 
-FEDERATED, POOLED, ALONE = "federated", "all rows in one place", "a site alone"
+FEDERATED, POOLED = "federated", "all rows in one place"
 AHEAD, LEVEL, BEHIND = "ahead of", "level with", "behind"
 _STANDINGS = {1: AHEAD, 0: LEVEL, -1: BEHIND}
 
@@ -71,6 +70,7 @@ class Baselines:
         pooled: The reference that is trained on all sites' rows.
         alone: The reference of each site, trained on this site's rows.
         notes: Sentences about the references' samples, penalties and selection.
+        interval: The 95 % interval of the run's main metric. None: the run has not measured it.
     """
 
     metric: str
@@ -79,6 +79,7 @@ class Baselines:
     pooled: Result
     alone: list[Result]
     notes: Sequence[str] = ()
+    interval: tuple[float, float] | None = None
 
     @property
     def results(self) -> list[Result]:
@@ -127,7 +128,7 @@ class Baselines:
         return "; ".join([*parts, pooled])
 
     def save(self, folder: Path, *, picture: bool) -> None:
-        """Write baselines.json and the curves in baselines.png.
+        """Write baselines.json and baselines.png.
 
         Args:
             folder: The run directory.
@@ -138,10 +139,7 @@ class Baselines:
         write_atomic(folder / "baselines.json", (json.dumps(content, indent=2) + "\n").encode())
         if not picture or not importable(MATPLOTLIB):
             return
-        groups = {FEDERATED: [self.federated], POOLED: [self.pooled], ALONE: self.alone}
-        curves = {name: [result.curve for result in results if result.curve] for name, results in groups.items()}
-        title = f"{RANKING.get(self.metric, self.metric)} on {self.where}"
-        draw({title: {name: drawn for name, drawn in curves.items() if drawn}}, folder / "baselines.png")
+        draw_joining(self, folder / "baselines.png")
 
     def _count_worse(self, values: Sequence[float]) -> int:
         """Return the number of values that are worse than the run's value."""

@@ -74,6 +74,8 @@ def train_baselines(
         for site, rows in enumerate(gathered.alone)
     ]
     where = "the test rows" if tested else rows_in_words(run.config)
-    baselines = Baselines(trainer.metric, where, federated, pooled, alone, trainer.notes())
+    measured = run.result.get("all", {}).get(trainer.metric)
+    interval = (measured[1], measured[2]) if measured else None
+    baselines = Baselines(trainer.metric, where, federated, pooled, alone, trainer.notes(), interval)
     baselines.save(out, picture=config.run.pictures)
     return baselines

@@ -187,7 +187,9 @@ def from_frames(
 
     labels = take("label-column", label_column)
     site_name = f"column {spec.site_column!r}"
-    sites = label_classes(take("site-column", spec.site_column).to_numpy(), site_name)[1] if spec.site_column else None
+    site_values, sites = tuple[str, ...](), None
+    if spec.site_column:
+        site_values, sites = label_classes(take("site-column", spec.site_column).to_numpy(), site_name)
     groups = number_groups(take("group-column", spec.group_column)) if spec.group_column else None
     if not len(frame.columns):
         got = f"no column except {label_column!r}"
@@ -205,7 +207,9 @@ def from_frames(
         _log.warning("ignored column %r of %s, which counts rows and has no name", counting[0], files)
     encoder = lambda train_rows: encode(frame, wanted, train_rows, spec)  # noqa: E731
     notes = tuple(describe_hits(parse_markers(spec.missing_values), hits, len(frame)))
-    return replace(make_source(labels.to_numpy(), encoder, train_count, sites), groups=groups, notes=notes)
+    source = make_source(labels.to_numpy(), encoder, train_count, sites)
+    site_names = tuple(f"{spec.site_column} {value}" if is_number(value) else value for value in site_values)
+    return replace(source, groups=groups, notes=notes, site_values=site_values, site_names=site_names)
 
 
 def _append(
