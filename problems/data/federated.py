@@ -12,7 +12,7 @@ from problems.data.doubts import warn_of_rows
 from problems.data.formats.bundled import synthetic_pl, synthetic_sparse_logistic
 from problems.data.formats.readers import DEFAULT_POSITIVE, read
 from problems.data.groups import describe_groups, warn_of_shared
-from problems.data.partitions import clients_of, partition
+from problems.data.partitions import clients_of, merge_sites, partition
 from problems.data.preprocessing import Preprocessing
 from problems.data.sample_format import SampleFormat
 from problems.data.samples import (
@@ -168,6 +168,7 @@ def _load(spec: DataSpec, num_clients: int) -> FederatedData:
 
     features, columns = source.features(train_rows, check)
     check_finite(features)
+    source = merge_sites(spec, source, num_clients)
 
     def spread(rows: Int64[np.ndarray, "some"]) -> Spread:
         """Flip labels and partition rows: return the rows' labels, and each client's indices among the rows."""

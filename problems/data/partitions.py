@@ -4,19 +4,24 @@
 other partitions use NumPy, since importing flwr-datasets takes more than a second.
 """
 
+import logging
 import math
 import warnings
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
 from jaxtyping import Int8, Int64
 
 from problems.data.groups import partition_groups
+from problems.data.samples import Source
 from problems.data.spec import GIVEN, OFFSET_SITES, DataError, DataSpec, parse_rows
 from problems.errors import require
 from problems.randomness import stream
 
 SORTED_SHARE = 0.9
+MERGED = "%s sites are merged into %s clients%s; use %s clients to keep each site separate"
+_log = logging.getLogger(__name__)
 _WAYS_OUT = {"dirichlet": ", or raise partition-alpha", "shard": ", or lower partition-classes"}
 
 
@@ -50,7 +55,7 @@ def partition(
         raise DataError("number of clients", got=got, allowed=f"at most {count:,} clients", hint="use fewer clients")
     rng = stream(spec.seed, f"partition {kind}")
     if own_sites is not None and _keeps_sites(spec):
-        _check_number(num_clients, num_sites, "the data set has {} sites", "")
+        _check_number(num_clients, num_sites, "the data set has {} sites", "", "at most " if _may_merge(spec) else "")
         parts = [np.flatnonzero(own_sites == site) for site in range(num_sites)]
     elif groups is not None:
         parts = partition_groups(spec, labels.astype(np.int64), classes, groups, num_clients, rng)
@@ -76,6 +81,39 @@ def partition(
     if not np.array_equal(np.sort(np.concatenate(parts)), np.arange(count)):
         raise _impossible(kind, num_clients, "does not place every sample", "exactly one client for each sample")
     return parts
+
+
+def merge_sites(spec: DataSpec, source: Source, num_clients: int) -> Source:
+    """Merge natural sites if there are more sites than clients: site k joins client k mod `num_clients`. Log it.
+
+    With `partition_sites`, and for data sets whose sites are drawn to differ, nothing is merged.
+
+    Args:
+        spec: The options; `partition`, `partition_sites` and `dataset` are used.
+        source: All rows of the data set, with their sites.
+        num_clients: The number of clients.
+
+    Returns:
+        The source, in which merged sites have one number and a common name.
+    """
+    if source.sites is None or not _may_merge(spec):
+        return source
+    count = int(source.sites.max()) + 1
+    if num_clients >= count:
+        return source
+    members = [source.site_names[client::num_clients] for client in range(num_clients)] if source.site_names else []
+    names = tuple(_join_names(some) for some in members)
+    _log.warning(MERGED, f"{count:,}", f"{num_clients:,}", f" ({'; '.join(names)})" if names else "", f"{count:,}")
+    return replace(source, sites=source.sites % num_clients, site_names=names)
+
+
+def _may_merge(spec: DataSpec) -> bool:
+    return spec.partition == "natural" and spec.dataset != OFFSET_SITES and not spec.partition_sites
+
+
+def _join_names(names: tuple[str, ...]) -> str:
+    first, *others = names
+    return " and ".join(names) if len(others) < 2 else f"{first} and {len(others)} more"
 
 
 def clients_of(
@@ -108,9 +146,9 @@ def _iid(labels: Int8[np.ndarray, "n"], num_clients: int, rng: np.random.Generat
     return [rng.permutation(deck[client::num_clients]) for client in range(num_clients)]
 
 
-def _check_number(got: int, expected: int, why: str, otherwise: str) -> None:
+def _check_number(got: int, expected: int, why: str, otherwise: str, bound: str = "") -> None:
     if got != expected:
-        allowed, hint = f"{expected}, since {why.format(expected)}", f"use {expected} clients{otherwise}"
+        allowed, hint = f"{bound}{expected}, since {why.format(expected)}", f"use {expected} clients{otherwise}"
         raise DataError("number of clients", got=got, allowed=allowed, hint=hint)
 
 
