@@ -22,6 +22,7 @@ from simulations.results.paired import format_signed
 
 FEDERATED, POOLED, ALONE = "federated", "all rows in one place", "a site alone"
 AHEAD, LEVEL, BEHIND = "ahead of", "level with", "behind"
+_FEW = 6  # up to as many sites, the picture has a line for each site that can be trained alone
 _STANDINGS = {1: AHEAD, 0: LEVEL, -1: BEHIND}
 
 
@@ -127,7 +128,7 @@ class Baselines:
         return "; ".join([*parts, pooled])
 
     def save(self, folder: Path, *, picture: bool) -> None:
-        """Write baselines.json and the curves in baselines.png.
+        """Write baselines.json and the curves in baselines.png: of each site alone if they are few, else of their mean.
 
         Args:
             folder: The run directory.
@@ -138,7 +139,8 @@ class Baselines:
         write_atomic(folder / "baselines.json", (json.dumps(content, indent=2) + "\n").encode())
         if not picture or not importable(MATPLOTLIB):
             return
-        groups = {FEDERATED: [self.federated], POOLED: [self.pooled], ALONE: self.alone}
+        alone = {result.name: [result] for result in self.alone} if len(self.alone) <= _FEW else {ALONE: self.alone}
+        groups = {FEDERATED: [self.federated], POOLED: [self.pooled], **alone}
         curves = {name: [result.curve for result in results if result.curve] for name, results in groups.items()}
         title = f"{RANKING.get(self.metric, self.metric)} on {self.where}"
         draw({title: {name: drawn for name, drawn in curves.items() if drawn}}, folder / "baselines.png")
