@@ -1,6 +1,6 @@
 """The share of a run's round time that the server needs outside the exchange of messages, from the run's metrics.jsonl.
 
-python benchmarks/server_share.py results/fedx2-digits-seed0
+python benchmarks/server_share.py results/fedx2-heart-disease-seed0
 """
 
 from __future__ import annotations

@@ -12,7 +12,7 @@ from problems.data.doubts import warn_of_rows
 from problems.data.formats.bundled import synthetic_pl, synthetic_sparse_logistic
 from problems.data.formats.readers import DEFAULT_POSITIVE, read
 from problems.data.groups import describe_groups
-from problems.data.partitions import clients_of, partition
+from problems.data.partitions import clients_of, merge_sites, partition
 from problems.data.preprocessing import Preprocessing
 from problems.data.sample_format import SampleFormat
 from problems.data.samples import (
@@ -166,11 +166,14 @@ def _load(spec: DataSpec, num_clients: int) -> FederatedData:
 
     features, columns = source.features(train_rows, check, rows_of.test if spec.test_sites else None)
     check_finite(features)
+    sites, site_names = rows_of.sites, rows_of.site_names
+    if sites is not None:
+        sites, site_names = merge_sites(spec, sites, site_names, num_clients)
 
     def spread(rows: Int64[np.ndarray, "some"]) -> Spread:
         """Flip labels and partition rows: return the rows' labels, and each client's indices among the rows."""
         noisy = flip_labels(labels[rows], spec.label_noise, spec.seed)
-        sites, parts = rows_of.sites, spec.partition_sites or num_clients
+        parts = spec.partition_sites or num_clients
         own, number = (None, 0) if sites is None else (sites[rows], int(sites.max()) + 1)
         groups = None if source.groups is None else source.groups[rows]
         return noisy, partition(spec, noisy, source.codes[rows], parts, own, number, groups)[:num_clients]
@@ -186,10 +189,10 @@ def _load(spec: DataSpec, num_clients: int) -> FederatedData:
         rows_by_purpose |= {} if rows_of.validation is None else {"to validate on": rows_of.validation}
         grouping = describe_groups(spec.group_column, source.groups, rows_by_purpose, source.sites)
 
-    sites = clients_of(spec, rows_of.sites, num_clients)
+    clients = clients_of(spec, sites, num_clients)
 
     def samples_of(indices: Int64[np.ndarray, "some"]) -> Samples:
-        return Samples(take_float32(features, indices), labels[indices], None if sites is None else sites[indices])
+        return Samples(take_float32(features, indices), labels[indices], None if clients is None else clients[indices])
 
     return FederatedData(
         train=Samples(take_float32(features, rows[order]), train_labels[order]),
@@ -201,7 +204,7 @@ def _load(spec: DataSpec, num_clients: int) -> FederatedData:
         sample_format=SampleFormat.of(features, source.classes, marked, source.pixel_max),
         notes=(*source.notes, *rows_of.notes),
         grouping=grouping,
-        site_names=() if sites is None else rows_of.site_names[:num_clients],
+        site_names=() if clients is None else site_names[:num_clients],
     )
 
 

@@ -4,8 +4,10 @@
 other partitions use NumPy, since importing flwr-datasets takes more than a second.
 """
 
+import logging
 import math
 import warnings
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -17,6 +19,8 @@ from problems.errors import require
 from problems.randomness import stream
 
 SORTED_SHARE = 0.9
+MERGED = "%s sites are merged into %s clients%s; use %s clients to keep each site separate"
+_log = logging.getLogger(__name__)
 _WAYS_OUT = {"dirichlet": ", or raise partition-alpha", "shard": ", or lower partition-classes"}
 
 
@@ -50,7 +54,7 @@ def partition(
         raise DataError("number of clients", got=got, allowed=f"at most {count:,} clients", hint="use fewer clients")
     rng = stream(spec.seed, f"partition {kind}")
     if own_sites is not None and keeps_sites(spec):
-        _check_number(num_clients, num_sites, "{} sites have training rows", "")
+        _check_number(num_clients, num_sites, "{} sites have training rows", "", "at most " if _may_merge(spec) else "")
         parts = [np.flatnonzero(own_sites == site) for site in range(num_sites)]
     elif groups is not None:
         parts = partition_groups(spec, labels.astype(np.int64), classes, groups, num_clients, rng)
@@ -76,6 +80,40 @@ def partition(
     if not np.array_equal(np.sort(np.concatenate(parts)), np.arange(count)):
         raise _impossible(kind, num_clients, "does not place every sample", "exactly one client for each sample")
     return parts
+
+
+def merge_sites(
+    spec: DataSpec, sites: Int64[np.ndarray, "n"], names: Sequence[str], num_clients: int
+) -> tuple[Int64[np.ndarray, "n"], tuple[str, ...]]:
+    """Merge natural sites if there are more sites than clients: site k joins client k mod `num_clients`. Log it.
+
+    With `partition_sites`, and for data sets whose sites are drawn to differ, nothing is merged.
+
+    Args:
+        spec: The options; `partition`, `partition_sites` and `dataset` are used.
+        sites: The number of each row's site; -1 for a site that does not train.
+        names: The names of the sites, by number; () if they have no names.
+        num_clients: The number of clients.
+
+    Returns:
+        The number of each row's client or -1, and the clients' names.
+    """
+    count = int(sites.max()) + 1
+    if num_clients >= count or not _may_merge(spec):
+        return sites, tuple(names)
+    members = [names[client::num_clients] for client in range(num_clients)] if names else []
+    merged = tuple(map(_join_names, members))
+    _log.warning(MERGED, f"{count:,}", f"{num_clients:,}", f" ({'; '.join(merged)})" if merged else "", f"{count:,}")
+    return np.where(sites < 0, -1, sites % num_clients), merged
+
+
+def _may_merge(spec: DataSpec) -> bool:
+    return spec.partition == "natural" and spec.dataset != OFFSET_SITES and not spec.partition_sites
+
+
+def _join_names(names: Sequence[str]) -> str:
+    first, *others = names
+    return " and ".join(names) if len(others) < 2 else f"{first} and {len(others)} more"
 
 
 def clients_of(
@@ -109,9 +147,9 @@ def _iid(labels: Int8[np.ndarray, "n"], num_clients: int, rng: np.random.Generat
     return [rng.permutation(deck[client::num_clients]) for client in range(num_clients)]
 
 
-def _check_number(got: int, expected: int, why: str, otherwise: str) -> None:
+def _check_number(got: int, expected: int, why: str, otherwise: str, bound: str = "") -> None:
     if got != expected:
-        allowed, hint = f"{expected}, since {why.format(expected)}", f"use {expected} clients{otherwise}"
+        allowed, hint = f"{bound}{expected}, since {why.format(expected)}", f"use {expected} clients{otherwise}"
         raise DataError("number of clients", got=got, allowed=allowed, hint=hint)
 
 

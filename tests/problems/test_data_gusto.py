@@ -35,7 +35,7 @@ def test_each_level_of_sites_makes_the_clients(column: str, sites: int, tmp_path
     assert data.columns is not None
     assert len(data.columns.outputs) == len(NAMES) - len(CODES) + sum(map(len, CODES.values()))
     assert {"TX", "GRPS", "GRPL", "REGL"}.isdisjoint(data.columns.columns)
-    with refuses(DataError, f"allowed: {sites}, since"):
+    with refuses(DataError, f"allowed: at most {sites}, since"):
         load(DataSpec(**{**vars(spec), "site_column": column}), sites + 1)
 
 

@@ -2,6 +2,7 @@
 
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 from problems.data import DataError, DataSpec, load
@@ -29,8 +30,8 @@ def test_a_hospital_is_split_within_its_classes_if_it_can_be(tmp_path: Path) -> 
     assert counts[:2] == [(33, 33), (66, 13)]
     assert [sum(pair) for pair in counts[2:]] == [21, 7]
     assert len(data.train) + len(data.test) == 265  # without the incomplete rows
-    with refuses(DataError, "number of clients: got 3, allowed: 4"):
-        load(spec, 3)
+    with refuses(DataError, "number of clients: got 5, allowed: at most 4"):
+        load(spec, 5)
 
 
 @pytest.mark.parametrize(
@@ -57,3 +58,17 @@ def test_the_copy_in_the_package_has_the_published_patients() -> None:
     counts = [(len(site.negatives), len(site.positives)) for site in map(data.client, range(4))]
     assert counts == [(108, 91), (107, 65), (0, 30), (19, 66)]
     assert len(data.test) == 104 + 89 + 16 + 45
+
+
+def test_two_nodes_have_two_hospitals_each(caplog: pytest.LogCaptureFixture) -> None:
+    spec = DataSpec("heart-disease", partition="natural", validation_fraction=0.2)
+    four, two = load(spec, 4), load(spec, 2)
+    assert two.site_names == ("Cleveland and Switzerland", "Hungary and VA Long Beach")
+    for client in (0, 1):
+        merged = np.concatenate([four.client(site).features for site in (client, client + 2)])
+        assert sorted(map(tuple, two.client(client).features)) == sorted(map(tuple, merged))
+    assert two.test.sites is not None
+    assert np.bincount(two.test.sites).tolist() == [104 + 16, 89 + 45]
+    assert load(spec, 1).site_names == ("Cleveland and 3 more",)
+    merged = "4 sites are merged into 2 clients (Cleveland and Switzerland; Hungary and VA Long Beach)"
+    assert caplog.messages[0] == f"{merged}; use 4 clients to keep each site separate"
