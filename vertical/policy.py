@@ -20,7 +20,7 @@ ALLOW_SCORES = "allow-scores-for"
 PEER_HOSTS = "peer-hosts"
 # allowed values, from least to most disclosure; the last two are also values of ``vfb2.score-for``
 SCORES_FOR = ("nobody", "label-holders", "all")
-_PAGE = "correct the key, see docs/vertical.md"
+_PAGE = "correct the key, see docs/vertical-policy.md"
 
 
 class RefusalError(ValueError):

@@ -20,7 +20,7 @@ class VFB2Settings(Settings):
         "The regulariser's factor. auto: 1e-4, for robust 0.", "auto"
     )
     penalty: Literal["none", "l1", "group-lasso"] = setting(
-        "A nonsmooth [penalty](vertical.md#few-columns-l1-and-group-lasso) of linear models.", "none"
+        "A nonsmooth [penalty](vertical-models.md#few-columns-l1-and-group-lasso) of linear models.", "none"
     )
     penalty_weight: float = setting("The penalty's factor.", 1e-4, ge=0)
     groups: Literal["columns", "party"] = setting(
@@ -41,7 +41,7 @@ class VFB2Settings(Settings):
         "Whether the active parties update in rounds, so results do not depend on timing.", False
     )
     embedding: int = setting(
-        "The number of outputs of each party's [network](vertical.md#beyond-linear-models). 0: linear models.", 0, ge=0
+        "The number of outputs of each party's [network](vertical-models.md#networks). 0: linear models.", 0, ge=0
     )
     model: str = setting(
         "The network of each party without its own `model`.", "linear", "linear, mlp, or package.module:factory"
@@ -73,7 +73,7 @@ class VFB2Settings(Settings):
         "The reaction to a learning rate that is too large for the delay of updates.", "warn"
     )
     score_run: str = setting(
-        "The finished run whose model [scores rows](vertical.md#from-files-to-scored-customers).",
+        "The finished run whose model [scores rows](vertical-scoring.md).",
         "",
         "a run token, a run directory, or empty",
     )

@@ -25,7 +25,7 @@ from vertical.parties import KeptBlock
 BLOCK = "block"
 BLOCK_FORMAT, BLOCK_VERSION = "florilegium-block", "2"
 _NAME = "block.safetensors"
-_PAGE = "see docs/vertical.md"
+_PAGE = "see docs/vertical-scoring.md"
 
 
 @dataclass(frozen=True, eq=False, kw_only=True)

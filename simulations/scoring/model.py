@@ -249,7 +249,7 @@ def _config_of(record: RunRecord) -> RunConfig:
     allowed = "a run of a horizontal strategy that trains a network"
     if not config.algorithm.strategy.shares_model:
         got = f"a run of strategy {config.run.strategy!r}, whose parties each have a part of the model"
-        raise ConfigError(path, got=got, allowed=allowed, hint="see docs/vertical.md")
+        raise ConfigError(path, got=got, allowed=allowed, hint="see docs/vertical-scoring.md")
     if is_problem(config):
         got = f"a run of the minimax problem {config.training.loss!r}, which has no network"
         raise ConfigError(path, got=got, allowed=allowed, hint=_PAGE)

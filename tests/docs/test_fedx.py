@@ -15,7 +15,7 @@ from tests.battery.federation import federate, model_of, payloads_of
 from tests.docs.markdown import PROJECT, blocks, codes, rows, section
 
 PAGE = PROJECT / "docs" / "fedx.md"
-PRIVACY = PROJECT / "docs" / "sample-privacy.md"
+PRIVACY = PROJECT / "docs" / "fedx-noise.md"
 
 
 @pytest.fixture(scope="module")
@@ -65,7 +65,7 @@ def test_the_bytes(formulas: dict[str, Any], strategy: str, loss: str, k: int, d
 def test_the_epsilons_of_a_noised_score() -> None:
     """The classical bound, and delta = Phi(1/2s - es) - e^e Phi(-1/2s - es) solved for epsilon."""
     delta = 1e-5
-    written = [row for row in rows(section(PRIVACY, "FedX: noise on predictions")) if len(row) == 3]
+    written = [row for row in rows(section(PRIVACY, "Noise on predictions")) if len(row) == 3]
     assert [float(sigma) for sigma, _, _ in written] == [0.1, 0.3, 1, 3, 5]
     for text, classical, exact in written:
         sigma = float(text)

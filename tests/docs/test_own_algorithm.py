@@ -40,7 +40,8 @@ def page_row() -> tuple[str, str]:
 
 
 def page_commands() -> list[str]:
-    return [line for block in blocks(PAGE) if block.language == "sh" for line in block.text.splitlines()]
+    shown = [block.text.replace("\\\n", " ") for block in blocks(PAGE) if block.language == "sh"]
+    return [line for text in shown for line in text.splitlines()]
 
 
 def test_the_page_shows_a_whole_algorithm_in_one_file_and_one_row_of_at_most_fifty_lines() -> None:

@@ -132,5 +132,5 @@ def _tensor(rows: Features) -> Float64[Tensor, "b d"]:
     return torch.from_numpy(rows if isinstance(rows, np.ndarray) else rows.toarray())
 
 
-def _unfit(got: str, hint: str = "correct the factory, see docs/vertical.md") -> NetworkError:
+def _unfit(got: str, hint: str = "correct the factory, see docs/vertical-models.md") -> NetworkError:
     return NetworkError("vfb2.model", got=got, allowed=_FACTORY, hint=hint)

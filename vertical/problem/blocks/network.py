@@ -176,7 +176,7 @@ def check_name(key: str, name: str) -> None:
     """
     if name not in NETWORKS and not is_dotted(name):
         allowed = f"{', '.join(NETWORKS)}, or '{DOTTED_FORM}'"
-        hint = f"set {key} to an allowed model, see docs/vertical.md"
+        hint = f"set {key} to an allowed model, see docs/vertical-models.md"
         raise NetworkError(key, got=f"'{name}', an unknown model", allowed=allowed, hint=hint)
 
 
