@@ -26,7 +26,7 @@ from apps.sites.resources import device_of, dtype_of, federated_data, get_traine
 from apps.sites.settings import DIALECT, SiteConfig
 from clients.base import Site, Trained
 from payloads.handshake import LONGEST_LABEL, MOST_LABELS, Scaling, SiteReport, encode_name, encode_names
-from payloads.site_names import fit_names
+from payloads.site_names import fit_names, label_site
 from problems.data import OWN, DataError, DataSpec, Preprocessing, SampleFormat, Samples, SiteRows, read_own
 from problems.data.agreement import Agreed
 from problems.data.dialect import Dialect
@@ -51,12 +51,12 @@ def own_rows(config: RunConfig, node: Mapping[str, Any], partition_id: int) -> S
 
     Raises:
         ConfigError: The node config names no file, or a value is not allowed.
-        DataError: The file cannot be used, or has too few rows of a class. The error names the partition.
+        DataError: The file cannot be used, or has too few rows of a class. The error names the site.
     """
-    own = SiteConfig.of(node)
+    own, label = SiteConfig.of(node), label_node(node, partition_id)
     if own.data.data_path is None:
         raise ConfigError(
-            f"partition {partition_id}: {DATA_PATH}",
+            f"{label}: {DATA_PATH}",
             got=NOTHING,
             allowed=f"a path in every node config, since partition={OWN!r}",
             hint=f"set {DATA_PATH} in the node config, such as '{DATA_PATH}=\"/srv/site.csv\"'; see {PAGE}",
@@ -68,8 +68,13 @@ def own_rows(config: RunConfig, node: Mapping[str, Any], partition_id: int) -> S
         rows = _read(own.data.data_path, spec, partition_id)
         check_classes(rows, own.privacy.least_cell)
     except DataError as error:
-        raise error.at(f"partition {partition_id}") from error
+        raise error.at(label) from error
     return rows
+
+
+def label_node(node: Mapping[str, Any], partition_id: int) -> str:
+    """Return the text that stands for a node in errors: its ``site-name``, else its partition id."""
+    return SiteConfig.of(node).data.site_name or label_site(partition_id)
 
 
 def with_dialect(spec: DataSpec, node: Mapping[str, Any]) -> DataSpec:
@@ -108,15 +113,11 @@ def own_report(rows: SiteRows, partition_id: int, num_partitions: int, least: in
         least: The site's least cell.
 
     Raises:
-        DataError: There are too few rows to reveal means, or the labels may name persons (`_check_labels`). The error
-            names the partition.
+        DataError: There are too few rows to reveal means, or the labels may name persons (`_check_labels`).
     """
-    try:
-        statistics = rows.statistics(least)
-        _check_labels(rows)
-        negative, positive = common_labels(rows, least)
-    except DataError as error:
-        raise error.at(f"partition {partition_id}") from error
+    statistics = rows.statistics(least)
+    _check_labels(rows)
+    negative, positive = common_labels(rows, least)
     names = ("counts", "means", "variances", "quantiles")
     reported = {} if statistics is None else {name: getattr(statistics, name) for name in names}
     return SiteReport(
@@ -274,9 +275,13 @@ class RowSites(Sites):
         """
         if reads_own(config):
             rows, least = own_rows(config, context.node_config, partition[0]), least_cell(context.node_config)
+            label = label_node(context.node_config, partition[0])
             for line in describe_left_out(rows, least):
-                log(INFO, "partition %d: %s", partition[0], line)
-            return own_report(rows, *partition, least)
+                log(INFO, "%s: %s", label, line)
+            try:
+                return own_report(rows, *partition, least)
+            except DataError as error:
+                raise error.at(label) from error
         data = federated_data(config.data, partition[1])
         samples = data.client(partition[0])  # no tensors before a site trains
         counts = np.array([len(samples.negatives), len(samples.positives)])

@@ -299,8 +299,9 @@ def test_labels_written_otherwise_at_one_site(nodes: list[dict[str, Scalar]], tm
     reason = refused(tmp_path / "run", nodes)
     assert states(reason, "partition 1: labels: got 'N', 'Y', none of them in positive-label or at another site")
     table.assign(ill=table["name"]).to_csv(path, index=False)
+    nodes[1]["site-name"] = "Bern"
     reason = refused(tmp_path / "again", nodes)
-    assert states(reason, "partition 1: labels: got 80 different values, the longest of 12 characters")
+    assert states(reason, "Bern: labels: got 80 different values, the longest of 12 characters")
     assert "patient" not in reason
 
 
