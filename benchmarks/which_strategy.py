@@ -37,6 +37,8 @@ COLOURS = {AHEAD: "#8cc5e3", NOISE: "#ececec", BEHIND: "#f2a582"}
 EXPERIMENT = find_experiment("benchmark")
 STEPS = ("learning-rate", "sgdam.gamma-x", "scgdam.gamma-x", "fedsgda.primal-step")
 METHODS = [run.name for run in EXPERIMENT.runs]
+# the strategies of cross-entropy, and of pairs within each site: the references below the picture's line
+REFERENCES = ("local-sgd", "local-sgdm", "local-sgdm-rl", "fedprox", "scaffold", "local-pair")
 
 
 @dataclass(frozen=True)
@@ -182,8 +184,23 @@ def shorten(gap: Difference) -> str:
     return f"{gap.mean:+.3f}".replace("0.", ".")
 
 
+def order(tasks: Sequence[Task]) -> tuple[list[Task], list[str], list[str]]:
+    """Return the tasks from left to right, and the methods above and below the picture's line.
+
+    Tasks come first in which many methods above the line are ahead, and then few are behind.
+    """
+    references = {run.name for run in EXPERIMENT.runs if run.config["strategy"] in REFERENCES}
+    above, below = ([name for name in METHODS if (name in references) is side] for side in (False, True))
+
+    def count(task: Task, verdict: str) -> int:
+        return sum(verdict_of(gap) == verdict for method, gap in task.gaps.items() if method in above)
+
+    ranked = sorted(tasks, key=lambda task: (-count(task, AHEAD), count(task, BEHIND)))
+    return ranked, above, [name for name in below if name != BASE]
+
+
 def draw(tasks: Sequence[Task], path: Path) -> None:
-    """Draw a field for each method and task in the colour of its verdict.
+    """Draw a field for each method and task in the colour of its verdict, with references below a line.
 
     Significant differences are written in the field.
     """
@@ -191,7 +208,8 @@ def draw(tasks: Sequence[Task], path: Path) -> None:
     from matplotlib.figure import Figure
     from matplotlib.patches import Patch, Rectangle
 
-    methods = [method for method in METHODS if method != BASE]
+    tasks, above, below = order(tasks)
+    methods = [*above, *below]
     figure = Figure(figsize=(2.6 + 0.58 * len(tasks), 2.5 + 0.3 * len(methods)), layout="constrained")
     axes = figure.subplots()
     for x, task in enumerate(tasks):
@@ -201,6 +219,9 @@ def draw(tasks: Sequence[Task], path: Path) -> None:
                 colour, text = (COLOURS[verdict_of(gap)], shorten(gap)) if gap else ("white", "-")
                 axes.add_patch(Rectangle((x - 0.5, y - 0.5), 1, 1, color=colour))
                 axes.text(x, y, text, ha="center", va="center", fontsize=10)
+    axes.axhline(len(above) - 0.5, color="black", linewidth=1.5)
+    for middle, text in ((len(above) / 2, "for rankings"), (len(above) + len(below) / 2, "references")):
+        axes.text(len(tasks) - 0.4, middle - 0.5, text, ha="left", va="center", rotation=270, fontsize=10)
     axes.set_facecolor(COLOURS[NOISE])
     decide = [METRICS[task.metrics[0]] for task in tasks]
     title = f"{' or '.join(dict.fromkeys(decide))} minus that of {BASE}"

@@ -82,8 +82,8 @@ def share_interval(hits: int, rows: int) -> tuple[float, float]:
         rows: The number of all rows, at least 1.
 
     Example:
-        >>> [round(end, 3) for end in share_interval(9, 10)]
-        [0.596, 0.982]
+        >>> tuple(round(end, 3) for end in share_interval(9, 10))
+        (0.596, 0.982)
     """
     share, z = hits / rows, 1.959964
     centre, half = share + z**2 / (2 * rows), z * ((share * (1 - share) + z**2 / (4 * rows)) / rows) ** 0.5

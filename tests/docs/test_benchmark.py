@@ -28,6 +28,16 @@ def test_page_and_picture_are_those_of_the_rows(script: Any) -> None:
     assert sorted(re.findall(r">([+-]\.\d{3})<", picture)) == sorted(told)
 
 
+def test_references_stand_below_the_line_and_tasks_with_gains_on_the_left(script: Any) -> None:
+    tasks, above, below = script.order(script.read_tasks(script.FOLDER))
+    assert sorted([*above, *below, script.BASE]) == sorted(script.METHODS)
+    assert {"FedX1", "CODASCA"} <= {*above}
+    assert {"Centralized", "SCAFFOLD", "Local Pair"} <= {*below}
+    gains = [sum(script.verdict_of(task.gaps[name]) == script.AHEAD for name in above) for task in tasks]
+    assert gains == sorted(gains, reverse=True)
+    assert gains[0] > gains[-1]
+
+
 def test_verdicts_are_those_of_scipy(script: Any) -> None:
     """The rule is computed again from the committed rows with SciPy alone."""
     tasks = script.read_tasks(script.FOLDER)

@@ -112,7 +112,9 @@ class Link(Channel):
     """A connection to a peer that carries frames.
 
     Args:
-        connection, context, name: See `Channel`.
+        connection: See `Channel`.
+        context: See `Channel`.
+        name: See `Channel`.
         owner: The receiver of events. It may be replaced while the link is open.
         serial: The serial of the segment, which every frame contains.
         max_body: The maximum body, in bytes.
