@@ -102,9 +102,11 @@ def _answers(board: Board) -> Iterator[tuple[str, str]]:
         yield "13", f"{events / rows:.1%} of the training rows are events; loss {config['loss']}"
     yield "11", f"missing = {config['missing']}"
     kind = str(config["partition"])
-    split = f"partition {kind}, {PARTITIONS.get(kind, '')}; test-fraction {config['test-fraction']}"
+    test = f"the data set's test rows, or else a share of {config['test-fraction']} of each class"
+    test = f"all rows of {config['test-sites']}" if config["test-sites"] else test
+    split = f"training rows by site: {kind} ({PARTITIONS.get(kind, '')}); tested on: {test}"
     share = f", validation-fraction {config['validation-fraction']}" if config["validation-fraction"] else ""
-    yield "12a", f"{split} unless the data set has test rows{share}"
+    yield "12a", f"{split}{share}"
     yield "12b", f"scale = {config['scale']}; columns.json has all numbers" if columns else f"scale = {config['scale']}"
     made = f"{run.facts['strategy']}, {run.facts['rounds']} rounds"
     yield "12c", f"{config['model']}, {made}; all keys in config.toml"
