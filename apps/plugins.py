@@ -79,7 +79,7 @@ def add_settings(flat: Mapping[str, Scalar], strategy: str, row: Algorithm) -> d
         if settings.pop(f"{row.table}.{_END}", None) is None:  # the text closes the table itself
             raise ValueError("it has a closing brace too many")
     except ValueError as error:
-        example = "key=value pairs with commas, such as \"momentum=0.5, kind='plain'\""
+        example = "key=value pairs separated by commas, such as \"momentum=0.5, kind='plain'\""
         raise refuse(f"{text!r} ({error})", example, f"see {PAGE}") from None
     if twice := [key for key in settings if key in flat]:
         raise refuse(f"{text!r}, and also {twice[0]}", "each key once", f"remove {twice[0]} from {SETTINGS}")

@@ -26,7 +26,13 @@ ADAM_STEP = 0.01
 
 @dataclass(frozen=True)
 class Point:
-    """A client's state between two steps of a round: w. With Adam also m and v, None before the first step, and t."""
+    """A client's state between two steps of a round.
+
+    Attributes:
+        x: The point w.
+        moments: Adam's moments m and v. None: before the first step, or without Adam.
+        steps: The number t of Adam's steps so far in the round.
+    """
 
     x: Float[Tensor, "*stack d"]
     moments: Float[Tensor, "*stack 2 d"] | None = None

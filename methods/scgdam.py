@@ -94,7 +94,14 @@ class Batch(NamedTuple):
 
 @dataclass(frozen=True)
 class Carry:
-    """A client's state between two steps: (x, y); (h, y), the point of the second network; (u, v); and f_i."""
+    """A client's state between two steps.
+
+    Attributes:
+        x: The point (x, y) of the first network.
+        h: The point (h, y) of the second network.
+        momentum: The vector (u, v).
+        f: The oracle of f_i.
+    """
 
     x: Float[Tensor, "*stack d"]
     h: Float[Tensor, "*stack d"]

@@ -177,7 +177,7 @@ class TrainingSettings(Settings):
         "The local steps from one drop of the learning rate to the next. 0: no drops.", 0, ge=0
     )
     lr_decay_at: str = setting(
-        "Further drops, at these fractions of the run.", "", "numbers in (0, 1) with commas, or empty"
+        "Further drops, at these fractions of the run.", "", "numbers in (0, 1) separated by commas, or empty"
     )
     fraction_train: float = setting("The fraction of the clients that a round samples.", 1.0, gt=0, le=1)
     min_train_nodes: int | float = setting(

@@ -41,8 +41,8 @@ class FedProx(MethodStrategy):
         total = sum(reply.num_examples for reply in replies)
         if not total:
             raise StrategyError(
-                f"round {server_round}: every client that answered has 0 examples, so their models have no weights; "
-                "set client-weights to equal"
+                f"round {server_round}: every client that answered has 0 examples, so the mean of their models is "
+                "undefined; set client-weights to equal"
             )
         mean = [array * (replies[0].num_examples / total) for array in replies[0].model]
         for reply in replies[1:]:

@@ -113,7 +113,10 @@ def _check_networks(strategy: str, vfb2: VFB2Settings) -> None:
 
 
 class SimulatedParty:
-    """A party's columns of a data set that all simulated parties load. The data set's row numbers are the ids."""
+    """A party's columns of a data set that all simulated parties load. The data set's row numbers are the ids.
+
+    It implements `vertical.parties.PartyData`, which explains the methods.
+    """
 
     block: KeptBlock | None = None
 

@@ -28,7 +28,9 @@ class RunSettings(Settings):
     strategy: str = setting(
         "The algorithm, or [your own algorithm](tutorials/your-own-algorithm.md#outside-the-project).", "fedx2"
     )
-    strategy_settings: str = setting("The keys of your own strategy.", "", "key=value pairs with commas, or empty")
+    strategy_settings: str = setting(
+        "The keys of your own strategy.", "", "key=value pairs separated by commas, or empty"
+    )
     model: str = setting(
         "The network. auto: the default of the data set.",
         "mlp",

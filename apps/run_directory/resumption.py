@@ -70,9 +70,9 @@ def check_settings(directory: Path, config: RunConfig) -> None:
     changed = sorted(k for k in before.keys() | now.keys() if k not in free and before.get(k) != now.get(k))
     if changed:
         key = changed[0]
-        value, hint = f"{before[key]!r}, as" if key in before else "no such key, as", f"remove {key}"
+        value, hint = "no such key, as", f"remove {key}"
         if key in before:
-            hint = f"set {key} to {before[key]!r}"
+            value, hint = f"{before[key]!r}, as", f"set {key} to {before[key]!r}"
         allowed = f"{value} at the start of the run in {directory}"
         raise not_resumable(key, repr(now.get(key)), allowed, f"{hint}, or begin a new run")
 

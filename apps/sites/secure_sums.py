@@ -50,6 +50,8 @@ def _read(path: Path, key: str, read: Callable[[bytes], T]) -> T:
     try:
         return read(path.read_bytes())
     except (OSError, ValueError, TypeError) as error:
-        allowed = "a file of X25519 keys in PEM, such as `openssl genpkey -algorithm x25519` writes"
+        writer = "genpkey -algorithm x25519" if key == "sum-key" else "pkey -in KEY.pem -pubout"
+        kind = "an X25519 private key" if key == "sum-key" else "X25519 public keys"
+        allowed = f"a file of {kind} in PEM, such as `openssl {writer}` writes"
         hint = f"set {key} to the absolute path of a PEM file"
         raise ConfigError(key, got=f"{str(path)!r}: {error}", allowed=allowed, hint=hint) from None

@@ -26,7 +26,7 @@ from vertical.transport.addresses import Address
 
 CHANGE = "change the site's settings"
 _FIXES = "Fixes the same key of the run config: the site refuses a run with another value."
-_NAMES, _ADDRESS = "names with commas", "host:port, an IPv6 host in brackets, with a port of 1 to 65535"
+_NAMES, _ADDRESS = "names separated by commas", "host:port, an IPv6 host in brackets, with a port of 1 to 65535"
 # the keys of the form of the site's own csv file, which may differ from the run config's keys of the same name
 DIALECT = ("separator", "decimal", "encoding")
 # Defaults of a party with its own file. If only one column of a party varies, the first sums that it sends reveal the
@@ -153,15 +153,19 @@ class VerticalTable(Settings):
     )
     fewest_parties: int = setting("The fewest parties of a run.", 0, ge=0)
     pinned_peers: Annotated[dict[str, str], _parse_by(parse_pins)] = setting(
-        "The certificates of the accepted parties. Without it all are accepted.", {}, "name=SHA-256 pairs with spaces"
+        "The certificates of the accepted parties. Without it all are accepted.",
+        {},
+        "name=SHA-256 pairs separated by spaces",
     )
     peer_hosts: Annotated[tuple[str, ...], _parse_by(lambda text: tuple(text.split()))] = setting(
-        "The only hosts to which the party connects. Without it any host.", (), "hosts with spaces"
+        "The only hosts to which the party connects. Without it any host.", (), "hosts separated by spaces"
     )
     largest_label_epsilon: float | None = setting("The largest vfb2.label-epsilon of a run.", gt=0)
     allow_intersection: bool = setting("Whether to take part in runs that compute the parties' common ids.", True)
     allowed_maskings: Annotated[tuple[str, ...], _parse_by(parse_maskings)] = setting(
-        "The allowed values of vfb2.masking.", (PAIRWISE, TWO_TREES), "pairwise, two-trees, or both with a comma"
+        "The allowed values of vfb2.masking.",
+        (PAIRWISE, TWO_TREES),
+        "pairwise, two-trees, or both separated by a comma",
     )
     allow_scores_for: Literal["nobody", "label-holders", "all"] = setting("The parties that may learn scores.", "all")
     share_block: bool = setting("Whether the server may get the party's block of the model.", True)

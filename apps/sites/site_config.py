@@ -146,7 +146,10 @@ def _check_names(items: tuple[tuple[str, Scalar], ...]) -> None:
 
 
 def _similar(key: str, value: Scalar) -> str:
-    """Return the known key that an unknown key resembles, or "". It accepts more words than `did_you_mean`."""
+    """Return the known key that an unknown key resembles, or "".
+
+    This comparison accepts more words than `did_you_mean`.
+    """
     table, _, name = (plain := kebab(key.lower())).rpartition(".")
     for word in (plain, name) if table in TABLES else (plain,):
         if meant := difflib.get_close_matches(word, sorted(KNOWN), n=1, cutoff=_ALIKE):

@@ -35,7 +35,7 @@ def split(
         size = int((labels == label).sum())
         if size < 2:
             got = f"{size} {'positive' if label else 'negative'}"
-            allowed = "at least one row for the training set and one for the test set"
+            allowed = "at least one row of each class for the training set and one for the test set"
             raise DataError("labels", got=got, allowed=allowed, hint="change positive-label, or add rows")
     if groups is not None:
         check_classes(labels.astype(np.int64), groups)

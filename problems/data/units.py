@@ -36,7 +36,7 @@ def find_units(
 
     Args:
         preprocessing: The preprocessing, which names the c numbers.
-        counts: The number of cells of each site; sites without cells are left out.
+        counts: The number of cells of each site and number; sites without cells are left out.
         centres: The means or medians.
         spreads: The deviations.
         log_scale: Whether centres and spreads were computed from the cells' logarithms.

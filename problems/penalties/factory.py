@@ -30,7 +30,7 @@ class PenaltySettings(BaseModel, frozen=True, extra="forbid"):
         "auto",
         min_length=1,
         description="The parameters that penalty and ridge act on. auto: all except biases.",
-        title="auto, all, or names with commas",
+        title="auto, all, or names separated by commas",
     )
     ratio: float = Field(0.5, ge=0, le=1, description="The share of l1 in elastic-net.")
     groups: Literal["rows", "columns"] = Field(

@@ -117,7 +117,8 @@ def select_coordinates(layout: Layout, parameters: str) -> Bool[Tensor, "d"]:
     Args:
         layout: The names and shapes of the consecutive parts of the vector.
         parameters: "auto" selects parameters of at least two dimensions, so no biases or batch-norm weights. "all"
-            selects all. Otherwise names with commas. A name that ends in "." is a prefix and selects a submodule.
+            selects all. Otherwise names separated by commas. A name that ends in "." is a prefix and selects a
+            submodule.
 
     Raises:
         ValueError: A name is unknown, or "auto" selects nothing.

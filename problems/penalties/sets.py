@@ -1,4 +1,8 @@
-"""Constraints as penalties: g is 0 in a convex set and infinite outside, so the proximal map is the projection."""
+"""Constraints as penalties: g is 0 in a convex set and infinite outside, so the proximal map is the projection.
+
+``distance(x, slope)`` is the distance of 0 from slope + dg(x). In a set, dg(x) is the normal cone at x: {0} in the
+interior, and the outward normals at the boundary. The distance is infinite outside.
+"""
 
 import math
 from dataclasses import dataclass
@@ -89,6 +93,7 @@ class L2Ball(Penalty):
         radius = norm(x)
         if radius < self.radius * (1 - rounding(x)):
             return norm(slope)
+        # on the sphere, the normal cone {c x: c >= 0} cancels a slope that points inwards
         outward = x / radius
         return norm(slope + (-slope @ outward).clamp(min=0) * outward)
 

@@ -153,7 +153,8 @@ def _node_config(
 ) -> dict[str, bool | int | float | str]:
     """Return a node's config.
 
-    Sites send errors in full to the server, since all files are on this machine, unless a node config sets ``verbose``.
+    Sites send errors in full to the server, since all files are on this machine, unless a node config sets
+    ``verbose-errors``.
     """
     verbose = {VERBOSE: True} if look_up(own, "privacy", VERBOSE) is None else {}
     return {"partition-id": partition, "num-partitions": partitions, **verbose, **own}

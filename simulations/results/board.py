@@ -31,7 +31,7 @@ NO_THRESHOLD = (
 )
 HIDDEN = "The counts at the threshold are withheld, since one of them is smaller than a site's `least-cell`."
 FEW_GROUPS = "The rows are too few to be divided into groups of scores, so no curve is drawn: use more test rows."
-_FALSE = (
+_NOT_PROBABILITIES = (
     'The scores only rank rows: they are not probabilities under the loss `{}`. Set `calibration = "platt"` and '
     "`validation-fraction` for reliability and decision curve."
 )
@@ -101,7 +101,7 @@ class Board:
         loss = self.run.config.get("loss")
         if "calibration" in self.run.result or loss == CROSS_ENTROPY:
             return self.no_curves
-        return _FALSE.format(loss)
+        return _NOT_PROBABILITIES.format(loss)
 
     @property
     def events(self) -> str:

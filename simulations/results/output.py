@@ -71,7 +71,7 @@ def format_cell(value: object, decimals: int | None = None) -> str:
 
     Args:
         value: The value.
-        decimals: The number of decimals of floats below a million. None: floats have at most six digits.
+        decimals: The number of decimals of floats below a million. None: floats have at most six significant digits.
 
     Example:
         >>> format_cell(0.98765, 3), format_cell(None), format_cell(True)

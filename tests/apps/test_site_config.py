@@ -84,7 +84,7 @@ def test_every_key_of_a_file_arrives(
         ("stay = 1\nstay = 1", "Cannot overwrite a value .at line 2"),
         ("partition-id = 0", "partition-id: got 0, allowed: a key of the node config"),
         ("privacy = true", r"privacy: got True, allowed: the table \[privacy\]"),
-        ("allowed-strategies = ['coda']", r"got \['coda'\], allowed: names with commas"),
+        ("allowed-strategies = ['coda']", r"got \['coda'\], allowed: names separated by commas"),
         ("secure-sum = true\nstay", "Expected '=' after a key .*line 2"),
         ("# nothing\n[privacy]", "site.toml: no key"),
         (b"\xff\xfes\x00", "UTF-16, but TOML is UTF-8"),

@@ -123,7 +123,7 @@ def test_a_site_column_that_cannot_be(tmp_path: Path, keys: dict[str, str], mess
         ({"label": 1}, "positive-label: got nothing for 1 labels, .*labels that occur: 1; set positive-label"),
         (
             {"label": [1] + [0] * 39},
-            "labels: got 1 positive, allowed: at least one row for the training set and one for the test",
+            "labels: got 1 positive, allowed: at least one row of each class for the training set and one for",
         ),
     ],
 )

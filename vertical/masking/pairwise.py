@@ -62,7 +62,7 @@ def pair_info(serial: int, first: int, second: int) -> bytes:
 
 
 class PairwiseMasks:
-    """The masks of a party for one segment. Not safe for threads.
+    """The masks of a party for one segment. Not thread-safe.
 
     Args:
         me: The index of the party.

@@ -106,9 +106,11 @@ def check_columns_alike(origin: str, train: Any, test: Any) -> None:
     if not (is_frame(train) and is_frame(test)) or list(train.columns) == list(test.columns):
         return
     differing = sorted(set(map(str, train.columns)) ^ set(map(str, test.columns)))
-    names = f"other columns than X: {_join(list(map(repr, differing)))}"
-    got = f"X_test with {names if differing else 'the columns of X in another order'}"
-    raise DataError(origin, got=got, allowed="equal columns in equal order", hint="return X_test[X.columns]")
+    got, hint = "X_test with the columns of X in another order", "return X_test[X.columns]"
+    if differing:
+        got = f"columns that only X or only X_test has: {_join(list(map(repr, differing)))}"
+        hint = "return X and X_test with the same columns"
+    raise DataError(origin, got=got, allowed="equal columns in equal order", hint=hint)
 
 
 def _fits(column: Any) -> bool:

@@ -83,7 +83,7 @@ def _choose_arguments(loader: Callable[..., Any], arguments: dict[str, Any]) -> 
 
 
 def _halves(path: str, result: Any) -> list[Any]:
-    """Return a list of the training data and perhaps the test data, each a torch Dataset or a pair of arrays."""
+    """Return the training data and, if there are any, the test data: each a torch Dataset or a pair of arrays."""
     if _is_dataset(result):
         return [result]
     if isinstance(result, tuple) and len(result) == 2 and all(map(_is_dataset, result)):
