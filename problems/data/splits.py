@@ -72,9 +72,7 @@ def _split_by_site(
     spec: DataSpec, source: Source, notes: list[str]
 ) -> tuple[Int64[np.ndarray, "train"], Int64[np.ndarray, "test"]]:
     """Return the training rows, and all rows of the sites in ``test-sites``, which are the test rows."""
-    if source.sites is None:
-        allowed = "'' for rows without sites"
-        raise DataError("test-sites", got=repr(spec.test_sites), allowed=allowed, hint="set site-column")
+    assert source.sites is not None, "checked by the validation"
     names = source.site_keys
     chosen = parse_names("test-sites", spec.test_sites)
     for name in chosen:

@@ -135,6 +135,10 @@ def _check_columns(spec: DataSpec) -> None:
         _require(spec, "site-column", spec.site_column in ("", *GUSTO_SITES), allowed)
     else:
         _require(spec, "site-column", not spec.site_column or (tabular and spec.partition != OWN), tables)
+    has_sites = bool(spec.site_column) or (spec.dataset in SITED and spec.dataset not in DRAWN)
+    allowed = "'' for data without sites in one place"
+    hint = "set site-column, or remove test-sites"
+    _require(spec, "test-sites", not spec.test_sites or (has_sites and spec.partition != OWN), allowed, hint)
     for key, names in (("missing", MISSING), ("scale", SCALES)):
         word = _value(spec, key)
         _require(spec, key, word in names, ", ".join(names), did_you_mean(word, names, f"see {PAGE}"))

@@ -136,7 +136,15 @@ def valid(key: str) -> st.SearchStrategy[Any]:
         "fedsgda.large-batch": st.one_of(st.just("auto"), st.integers(1, 10**6)),
         # this and the next two lines are for tables only
         **dict.fromkeys(
-            ("label-column", "feature-columns", "site-column", "group-column", "drop-columns", "missing-values"),
+            (
+                "label-column",
+                "feature-columns",
+                "site-column",
+                "test-sites",
+                "group-column",
+                "drop-columns",
+                "missing-values",
+            ),
             st.just(""),
         ),
         **dict.fromkeys(("separator", "decimal", "encoding"), st.just("auto")),

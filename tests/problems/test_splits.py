@@ -65,7 +65,12 @@ def test_a_site_of_the_test_file_alone_is_no_client(tmp_path: Path) -> None:
     [
         ({"test_sites": "d"}, "test-sites: got 'd', which is not a site, allowed: names of sites: a, b"),
         ({"test_sites": "a, b"}, "test-sites: got all sites, allowed: at least one site that trains"),
-        ({"test_sites": "a", "site_column": "", "partition": "iid"}, "test-sites: got 'a', allowed: '' for rows"),
+        ({"test_sites": "a", "site_column": "", "partition": "iid"}, "test-sites: got 'a', allowed: '' for data"),
+        ({"test_sites": "a", "site_column": "", "partition": "own"}, "test-sites: got 'a', allowed: '' for data"),
+        (
+            {"test_sites": "a", "site_column": "", "partition": "natural", "dataset": "synthetic-pl", "data_dir": ""},
+            "test-sites: got 'a', allowed: '' for data",
+        ),
         ({"test_sites": "a,"}, "test-sites: got 'a,', allowed: different comma-separated names"),
     ],
 )
