@@ -164,13 +164,18 @@ def read_tasks(folder: Path) -> list[Task]:
     return tasks
 
 
+def find_machine() -> str:
+    """Return the number of this machine's cores, and its processor."""
+    cpu = re.search("model name\t: (.+)", Path("/proc/cpuinfo").read_text()) if sys.platform == "linux" else None
+    return f"{os.cpu_count()} cores of {cpu[1] if cpu else platform.processor()}"
+
+
 def take(path: Path, folder: Path) -> None:
     """Copy a reproduction's rows into the folder, a file for each task.
 
     Rows of methods that were not run again stay.
     """
-    cpu = re.search("model name\t: (.+)", Path("/proc/cpuinfo").read_text()) if sys.platform == "linux" else None
-    machine = f"{os.cpu_count()} cores of {cpu[1] if cpu else platform.processor()}"
+    machine = find_machine()
     rows = add_intervals([{**row, "machine": machine} for row in read(path)], path.parent / "runs", EXPERIMENT, BASE)
     for task in dict.fromkeys(row["task"] for row in rows):
         fresh, file = [row for row in rows if row["task"] == task], folder / file_of(task)
@@ -242,8 +247,13 @@ def main() -> None:
         take(Path(path), FOLDER)
     tasks = read_tasks(FOLDER)
     draw(tasks, PICTURE)
-    before, _, rest = PAGE.read_text("utf-8").partition(BEGIN)
-    PAGE.write_text(before + BEGIN + write(tasks) + END + rest.partition(END)[2], "utf-8")
+    replace_part(BEGIN, write(tasks) + END)
+
+
+def replace_part(begin: str, text: str) -> None:
+    """Replace the page's text from a marker to the next `END` by a text that ends with `END`."""
+    before, _, rest = PAGE.read_text("utf-8").partition(begin)
+    PAGE.write_text(before + begin + text + rest.partition(END)[2], "utf-8")
 
 
 if __name__ == "__main__":

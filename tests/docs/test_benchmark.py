@@ -5,6 +5,7 @@ import re
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 from scipy import stats
 
@@ -104,3 +105,20 @@ def test_a_row_has_an_interval_over_test_rows(script: Any, tmp_path: Path) -> No
     assert low < high
     assert (low + high) / 2 == pytest.approx(auc["FedProx"] - auc["Local SGD"], abs=1e-9)
     assert base[script.ROWS_LOW] == missing[script.ROWS_LOW] == ""
+
+
+def test_controls_are_judged_by_the_same_rule(script: Any, tmp_path: Path) -> None:
+    """The table is written from the committed rows; the rule is computed again with SciPy alone."""
+    controls = importlib.import_module("control_tables")
+    ends = controls.read_ends([controls.ROWS, *script.FOLDER.iterdir()])
+    gaps = controls.compare(ends)
+    assert controls.BEGIN + controls.write(gaps) + script.END in script.PAGE.read_text("utf-8")
+    tests = {}
+    for task, control in gaps:
+        ours, theirs = ends[task, control], ends[task, controls.PAIRS[control]]
+        tests[task, control] = stats.ttest_rel([*ours.values()], [theirs[seed] for seed in ours])
+    q = stats.false_discovery_control([test.pvalue for test in tests.values()])
+    signs = [0 if value >= 0.05 else np.sign(test.statistic) for value, test in zip(q, tests.values(), strict=True)]
+    assert [gap.sign for gap in gaps.values()] == signs
+    controls.take(controls.ROWS, tmp_path / "again.csv")
+    assert controls.read_ends([tmp_path / "again.csv"]) == controls.read_ends([controls.ROWS])
