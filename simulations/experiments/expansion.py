@@ -13,10 +13,9 @@ from problems.data.spec import NEEDS_FILES
 from problems.errors import NOTHING
 from simulations import PAGE
 from simulations.engines.launch import NONFEDERATED, check_reference
-from simulations.experiments.experiment import Claim, Experiment, LeftOut, PaperValue, Profile
+from simulations.experiments.experiment import Claim, Experiment, PaperValue, Profile
 from simulations.experiments.lines import DATASET, METHOD, Line, PlannedRun, run_folder, settings
 from simulations.experiments.tuned_values import Tuned, fits
-from simulations.experiments.tuning import MetricAt, SeedsAt
 from simulations.results.output import format_cell, format_count
 from simulations.results.records import TRAINING_SECONDS, RunRecord, check_metric
 
@@ -130,20 +129,25 @@ def expand(
     ]
     _check_distinct(here, lines, experiment.x == ["clients"])
     everywhere = [{**line.at, DATASET: line.origin} for line in every]
-    for key, entries in _entries_with_at(experiment).items():
-        for number, entry in enumerate(entries):
-            _check_some_run_has(entry.at, everywhere, f"{here}: {key}[{number}].at")
+    for key, coordinates in _coordinates(experiment).items():
+        for number, at in enumerate(coordinates):
+            _check_some_run_has(at, everywhere, f"{here}: {key}[{number}].at")
     everywhere = [at for at in everywhere if not experiment.find_left_out(at)]
     paper = _paper(experiment, lines, everywhere, here)
     claims = _claims(experiment, lines, everywhere, here)
     return Expansion(experiment, profile, str(data_dir or ""), lines, reasons, paper, claims, tuned, only)
 
 
-def _entries_with_at(experiment: Experiment) -> dict[str, Sequence[SeedsAt | MetricAt | LeftOut]]:
-    """Return by key the entries whose coordinates ``at`` some run must have."""
-    tune = experiment.tune
-    own = {} if tune is None else {"tune.seeds-at": tune.seeds_at, "tune.metric-at": tune.metric_at}
-    return {"seeds-at": experiment.seeds_at, "left-out": experiment.left_out, **own}
+def _coordinates(experiment: Experiment) -> dict[str, list[dict[str, Scalar]]]:
+    """Return by key the coordinates of its entries, which some run must have."""
+    by_key = {
+        "seeds-at": [entry.at for entry in experiment.seeds_at],
+        "left-out": [entry.at for entry in experiment.left_out],
+    }
+    if experiment.tune is not None:
+        by_key["tune.seeds-at"] = [entry.at for entry in experiment.tune.seeds_at]
+        by_key["tune.metric-at"] = [entry.at for entry in experiment.tune.metric_at]
+    return by_key
 
 
 def _expand_unchecked(
