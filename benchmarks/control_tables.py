@@ -76,12 +76,13 @@ def compare(ends: Ends) -> dict[tuple[str, str], Difference]:
 
 
 def write(gaps: Mapping[tuple[str, str], Difference]) -> str:
-    """Return the table: a row for each task, and the number of verdicts in each column."""
-    table = [["task", *(f"{control} - {method}" for control, method in PAIRS.items())], ["---"] * (len(PAIRS) + 1)]
-    table += [[task, *(_cell(gaps.get((task, control))) for control in PAIRS)] for task in list_tasks()]
+    """Return the table: a column for each measured control, and a row for each task and for the numbers of verdicts."""
+    controls = [control for control in PAIRS if any(own == control for _, own in gaps)]
+    table = [["task", *(f"{control} - {PAIRS[control]}" for control in controls)], ["---"] * (len(controls) + 1)]
+    table += [[task, *(_cell(gaps.get((task, control))) for control in controls)] for task in list_tasks()]
     for text, sign in (("ahead", 1), ("within the noise", 0), ("behind", -1)):
-        signs = {control: [gap.sign for (_, own), gap in gaps.items() if own == control] for control in PAIRS}
-        table.append([f"tasks {text}", *(str(signs[control].count(sign)) for control in PAIRS)])
+        signs = {control: [gap.sign for (_, own), gap in gaps.items() if own == control] for control in controls}
+        table.append([f"tasks {text}", *(str(signs[control].count(sign)) for control in controls)])
     return "".join(f"| {' | '.join(row)} |\n" for row in table)
 
 

@@ -89,6 +89,7 @@ class Task:
         """Return the task's description, and a row for each method, the best method first."""
         facts = {"clients": self.case.clients or EXPERIMENT.clients, **self.case.config}
         tuning = EXPERIMENT.tune.seeds_of(self.case.at) if EXPERIMENT.tune else 0
+        seeds = max(len(self.ends(method)) for method in METHODS)
         rows = f"figures/{FOLDER.name}/{file_of(self.name)}"
         made = ", ".join(
             " and ".join(dict.fromkeys(words)) for words in zip(*map(_environment, self.rows), strict=True)
@@ -99,7 +100,7 @@ class Task:
         ranked = sorted(tried, key=lambda method: -float(np.mean([*self.ends(method).values()])))
         return [
             f"### {self.name}\n",
-            f"{', '.join(settings(facts))}; {tuning} tuning seeds. [Rows]({rows}): {made}.\n",
+            f"{', '.join(settings(facts))}; {tuning} tuning seeds, {seeds} seeds. [Rows]({rows}): {made}.\n",
             *_table([*columns, *others], [self._cells(method) for method in ranked]),
             *(f"\nLeft out: {reason}." for reason in self.left_out.values()),
         ]

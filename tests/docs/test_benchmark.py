@@ -49,7 +49,7 @@ def test_verdicts_are_those_of_scipy(script: Any) -> None:
     ]
     found = {(task.name, method): script.verdict_of(gap) for task in tasks for method, gap in task.gaps.items()}
     assert found == dict(zip(tests, wanted, strict=True))
-    assert len(found) == 156
+    assert f"The {len(found)} differences are judged together" in script.PAGE.read_text("utf-8")
 
 
 def test_a_reproductions_rows_are_taken(script: Any, tmp_path: Path) -> None:
