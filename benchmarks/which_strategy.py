@@ -3,8 +3,8 @@
     PYTHONPATH=. python benchmarks/which_strategy.py [RUNS_CSV ...]
 
 Each RUNS_CSV is the runs.csv of a reproduction on this machine. Its rows are copied to docs/figures/benchmark/, into a
-file for each task, with this machine as a further column. The tables and the figure are then made from all files
-in this folder.
+file for each task. Further columns are this machine, and intervals over test rows (see row_intervals.py). The tables
+and the figure are then made from all files in this folder.
 """
 
 from __future__ import annotations
@@ -19,6 +19,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 import numpy as np
+from row_intervals import ROWS_HIGH, ROWS_LOW, add_intervals
 
 from apps.run_directory.versions import versions
 from simulations.experiments.experiment import Case, find_experiment
@@ -31,6 +32,7 @@ FOLDER = PAGE.parent / "figures" / "benchmark"
 PICTURE = FOLDER.with_suffix(".svg")
 BEGIN, END = "<!-- benchmarks/which_strategy.py writes from here -->\n", "<!-- to here -->\n"
 BASE = "Local SGD"
+PROFILE = "quick"
 METRICS = {"auc": "AUC", "pauc_fpr30": "partial AUC", "average_precision": "average precision"}
 AHEAD, NOISE, BEHIND = "ahead", "within the noise", "**behind**"
 COLOURS = {AHEAD: "#8cc5e3", NOISE: "#ececec", BEHIND: "#f2a582"}
@@ -52,6 +54,17 @@ class Task:
     @property
     def name(self) -> str:
         return str(self.case.at["task"])
+
+    @property
+    def seeds(self) -> int:
+        """Return the planned number of seeds."""
+        return EXPERIMENT.seeds_of({"dataset": self.case.config["dataset"], **self.case.at}, PROFILE)
+
+    @property
+    def left_out(self) -> dict[str, str]:
+        """Return the methods that the experiment leaves out of this task, with the reasons."""
+        entries = {method: EXPERIMENT.find_left_out({"method": method, **self.case.at}) for method in METHODS}
+        return {method: entry.reason for method, entry in entries.items() if entry is not None}
 
     @property
     def metrics(self) -> list[str]:
@@ -78,26 +91,36 @@ class Task:
         """Return the task's description, and a row for each method, the best method first."""
         facts = {"clients": self.case.clients or EXPERIMENT.clients, **self.case.config}
         tuning = EXPERIMENT.tune.seeds_of(self.case.at) if EXPERIMENT.tune else 0
+        seeds = max(len(self.ends(method)) for method in METHODS)
         rows = f"figures/{FOLDER.name}/{file_of(self.name)}"
         made = ", ".join(
             " and ".join(dict.fromkeys(words)) for words in zip(*map(_environment, self.rows), strict=True)
         )
         first, *others = (METRICS[metric] for metric in self.metrics)
-        columns = ["method", "step", first, f"to {BASE}", "95 % interval", "median", "q", "verdict", *others]
-        ranked = sorted(METHODS, key=lambda method: -float(np.mean([*self.ends(method).values()] or [0.0])))
+        columns = ["method", "step", first, f"to {BASE}", "95 % interval", "over test rows", "median", "q", "verdict"]
+        tried = [method for method in METHODS if self.ends(method)]
+        ranked = sorted(tried, key=lambda method: -float(np.mean([*self.ends(method).values()])))
         return [
             f"### {self.name}\n",
-            f"{', '.join(settings(facts))}; {tuning} tuning seeds. [Rows]({rows}): {made}.\n",
-            *_table(columns, [self._cells(method) for method in ranked]),
+            f"{', '.join(settings(facts))}; {tuning} tuning seeds, {seeds} seeds. [Rows]({rows}): {made}.\n",
+            *_table([*columns, *others], [self._cells(method) for method in ranked]),
+            *(f"\nLeft out: {reason}." for reason in self.left_out.values()),
         ]
+
+    def _over_test_rows(self, method: str) -> str:
+        """Return the mean over the seeds of the ends of the interval over test rows."""
+        rows = [row for row in self.rows if row["method"] == method and row.get(ROWS_LOW)]
+        ends = [f"{np.mean([float(row[key]) for row in rows]):+.4f}" for key in (ROWS_LOW, ROWS_HIGH) if rows]
+        return " to ".join(ends) or "-"
 
     def _cells(self, method: str) -> list[str]:
         rows = [row for row in self.rows if row["method"] == method]
         first, *others = (_mean([float(row[metric]) for row in rows]) for metric in self.metrics)
-        cells = ["", "", "", "", "" if method == BASE else f"{len(rows)} of {LEAST_SEEDS} seeds finished"]
+        cells = ["", "", "", "", "", "" if method == BASE else f"{len(rows)} of {self.seeds} seeds finished"]
         if gap := self.gaps.get(method):
             interval = f"{gap.low:+.4f} to {gap.high:+.4f}"
-            cells = [f"{gap.mean:+.4f}", interval, f"{self.median(method):+.4f}", f"{gap.q:.2g}", verdict_of(gap)]
+            over_rows, median = self._over_test_rows(method), f"{self.median(method):+.4f}"
+            cells = [f"{gap.mean:+.4f}", interval, over_rows, median, f"{gap.q:.2g}", verdict_of(gap)]
         return [method, _step(rows), first, *cells, *others]
 
 
@@ -144,14 +167,19 @@ def read_tasks(folder: Path) -> list[Task]:
     return tasks
 
 
+def find_machine() -> str:
+    """Return the number of this machine's cores, and its processor."""
+    cpu = re.search("model name\t: (.+)", Path("/proc/cpuinfo").read_text()) if sys.platform == "linux" else None
+    return f"{os.cpu_count()} cores of {cpu[1] if cpu else platform.processor()}"
+
+
 def take(path: Path, folder: Path) -> None:
     """Copy a reproduction's rows into the folder, a file for each task.
 
     Rows of methods that were not run again stay.
     """
-    cpu = re.search("model name\t: (.+)", Path("/proc/cpuinfo").read_text()) if sys.platform == "linux" else None
-    machine = f"{os.cpu_count()} cores of {cpu[1] if cpu else platform.processor()}"
-    rows = [{**row, "machine": machine} for row in read(path)]
+    machine = find_machine()
+    rows = add_intervals([{**row, "machine": machine} for row in read(path)], path.parent / "runs", EXPERIMENT, BASE)
     for task in dict.fromkeys(row["task"] for row in rows):
         fresh, file = [row for row in rows if row["task"] == task], folder / file_of(task)
         others = set(METHODS) - {row["method"] for row in fresh}
@@ -163,12 +191,13 @@ def write(tasks: Sequence[Task]) -> str:
     """Replace the text between two markers of the page."""
     rows = []
     for method in METHODS:
-        gaps = {task.name: gap for task in tasks if (gap := task.gaps.get(method))}
-        counts = [str(sum(verdict_of(gap) == one for gap in gaps.values())) for one in COLOURS]
-        extremes = [end(gaps, key=lambda name: gaps[name].mean, default="") for end in (max, min)]
-        gap_cells = [f"{gaps[name].mean:+.4f} ({name})" if gaps else "-" for name in extremes]
+        judged = {task.name: task for task in tasks if method in task.gaps}
+        counts = [str(sum(verdict_of(task.gaps[method]) == one for task in judged.values())) for one in COLOURS]
+        medians = {name: task.median(method) for name, task in judged.items()}
+        extremes = [end(medians, key=medians.__getitem__, default="") for end in (max, min)]
+        gap_cells = [f"{medians[name]:+.4f} ({name})" if medians else "-" for name in extremes]
         rows += [[method, *counts, *gap_cells]] if method != BASE else []
-    columns = ["method", "ahead", "within the noise", "behind", "best", "worst"]
+    columns = ["method", "ahead", "within the noise", "behind", "best median", "worst median"]
     parts = [*_table(columns, rows), f"\n![{_caption(tasks)}](figures/{PICTURE.name})\n"]
     return "\n".join([*parts, *("\n".join(task.section()) + "\n" for task in tasks)])
 
@@ -240,8 +269,13 @@ def main() -> None:
         take(Path(path), FOLDER)
     tasks = read_tasks(FOLDER)
     draw(tasks, PICTURE)
-    before, _, rest = PAGE.read_text("utf-8").partition(BEGIN)
-    PAGE.write_text(before + BEGIN + write(tasks) + END + rest.partition(END)[2], "utf-8")
+    replace_part(BEGIN, write(tasks) + END)
+
+
+def replace_part(begin: str, text: str) -> None:
+    """Replace the page's text from a marker to the next `END` by a text that ends with `END`."""
+    before, _, rest = PAGE.read_text("utf-8").partition(begin)
+    PAGE.write_text(before + begin + text + rest.partition(END)[2], "utf-8")
 
 
 if __name__ == "__main__":

@@ -16,7 +16,7 @@ from simulations.engines.launch import NONFEDERATED, check_reference
 from simulations.experiments.experiment import Claim, Experiment, PaperValue, Profile
 from simulations.experiments.lines import DATASET, METHOD, Line, PlannedRun, run_folder, settings
 from simulations.experiments.tuned_values import Tuned, fits
-from simulations.results.output import format_cell
+from simulations.results.output import format_cell, format_count
 from simulations.results.records import TRAINING_SECONDS, RunRecord, check_metric
 
 
@@ -27,9 +27,9 @@ class Expansion:
     Attributes:
         experiment: The content of the experiment's file.
         profile: The name of the profile.
-        seeds: The number of seeds of each line.
         data_dir: The absolute folder of the data sets' files, or "".
         lines: The methods in their settings.
+        left_out: The lines that the file leaves out, with the reasons.
         paper: The paper's numbers, by index in ``lines`` and metric.
         claims: For each claim of the paper the pairs of indices in ``lines`` to compare, the better line first.
         tuned: The run-config values chosen on a validation split. None: the file's values.
@@ -38,9 +38,9 @@ class Expansion:
 
     experiment: Experiment
     profile: str
-    seeds: int
     data_dir: str
     lines: list[Line]
+    left_out: list[tuple[Line, str]]
     paper: dict[tuple[int, str], PaperValue]
     claims: list[list[tuple[int, int]]]
     tuned: Tuned | None = None
@@ -49,7 +49,19 @@ class Expansion:
     @property
     def runs(self) -> list[PlannedRun]:
         """All runs: every line with the first seed, then every line with the next seed."""
-        return [PlannedRun(run_folder(line, seed), line, seed) for seed in range(self.seeds) for line in self.lines]
+        pairs = [(seed, line) for seed in range(self.seeds) for line in self.lines if seed < line.seeds]
+        return [PlannedRun(run_folder(line, seed), line, seed) for seed, line in pairs]
+
+    @property
+    def seeds(self) -> int:
+        """The largest number of seeds of a line."""
+        return max(line.seeds for line in self.lines)
+
+    @property
+    def seeds_text(self) -> str:
+        """The numbers of seeds of the lines, for people."""
+        fewest = min(line.seeds for line in self.lines)
+        return f"{fewest} to " * (fewest < self.seeds) + format_count(self.seeds, "seed")
 
     def find_ended(self, line: Line, records: Mapping[str, RunRecord]) -> dict[int, RunRecord]:
         """Return the line's finished runs, by seed.
@@ -58,7 +70,7 @@ class Expansion:
             line: An element of `lines`.
             records: The finished runs of all lines, by the names of their run directories.
         """
-        names = {seed: run_folder(line, seed) for seed in range(self.seeds)}
+        names = {seed: run_folder(line, seed) for seed in range(line.seeds)}
         return {seed: records[name] for seed, name in names.items() if name in records}
 
 
@@ -75,7 +87,7 @@ def expand(
     Args:
         experiment: The experiment.
         profile: The name of its profile.
-        seeds: The number of seeds. None: the profile's number, or else the experiment's.
+        seeds: The number of seeds of each line. None: the profile's number, or else the experiment's.
         data_dir: The absolute folder with the data sets' files. A run's own ``data-dir`` is relative to this folder.
         tuned: Run-config values that replace the file's values. None: the file's values.
         only: The coordinates of the runs to keep. None: all runs.
@@ -100,17 +112,42 @@ def expand(
             got = f"{', '.join(settings(only))}, which no run combines"
             allowed = "coordinates of at least one run"
             raise ConfigError("--only", got=got, allowed=allowed, hint="remove a coordinate from --only")
+    reasons = [(line, entry.reason) for line in selected if (entry := experiment.find_left_out(line.at))]
+    selected = [line for line in selected if not experiment.find_left_out(line.at)]
+    if not selected:
+        got = f"runs that are left out ({reasons[0][1]})"
+        raise ConfigError(
+            "--only" if only else f"{here}: left-out",
+            got=got,
+            allowed="coordinates of at least one run that is not left out",
+            hint="change a coordinate",
+        )
     _check_files(here, selected)
-    lines = [_check(experiment, line, here) for line in selected]
+    lines = [
+        replace(_check(experiment, line, here), seeds=seeds or experiment.seeds_of(line.at, profile))
+        for line in selected
+    ]
     _check_distinct(here, lines, experiment.x == ["clients"])
     everywhere = [{**line.at, DATASET: line.origin} for line in every]
-    for key in ("seeds_at", "metric_at"):
-        for number, entry in enumerate(getattr(experiment.tune, key, [])):
-            _check_some_run_has(entry.at, everywhere, f"{here}: tune.{key.replace('_', '-')}[{number}].at")
+    for key, coordinates in _coordinates(experiment).items():
+        for number, at in enumerate(coordinates):
+            _check_some_run_has(at, everywhere, f"{here}: {key}[{number}].at")
+    everywhere = [at for at in everywhere if not experiment.find_left_out(at)]
     paper = _paper(experiment, lines, everywhere, here)
     claims = _claims(experiment, lines, everywhere, here)
-    used = seeds or chosen.seeds or experiment.seeds
-    return Expansion(experiment, profile, used, str(data_dir or ""), lines, paper, claims, tuned, only)
+    return Expansion(experiment, profile, str(data_dir or ""), lines, reasons, paper, claims, tuned, only)
+
+
+def _coordinates(experiment: Experiment) -> dict[str, list[dict[str, Scalar]]]:
+    """Return by key the coordinates of its entries, which some run must have."""
+    by_key = {
+        "seeds-at": [entry.at for entry in experiment.seeds_at],
+        "left-out": [entry.at for entry in experiment.left_out],
+    }
+    if experiment.tune is not None:
+        by_key["tune.seeds-at"] = [entry.at for entry in experiment.tune.seeds_at]
+        by_key["tune.metric-at"] = [entry.at for entry in experiment.tune.metric_at]
+    return by_key
 
 
 def _expand_unchecked(

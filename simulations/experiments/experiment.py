@@ -22,7 +22,7 @@ from payloads.settings import Settings
 from problems.errors import did_you_mean
 from simulations import PAGE
 from simulations.experiments.files import Count, ProfileName, Sentences, check_free, read_settings
-from simulations.experiments.tuning import Tuning
+from simulations.experiments.tuning import SeedsAt, Tuning, seeds_of
 
 _LISTED = "see `florilegium list experiments`"
 PACKAGED = Path(__file__).parent
@@ -117,6 +117,13 @@ class Profile(_Overrides):
     only: dict[str, Annotated[list[Scalar], Field(min_length=1)]] = Field(default_factory=dict)
 
 
+class LeftOut(Settings):
+    """Runs with the coordinates ``at`` that are not made, such as a method that a setting does not support."""
+
+    at: dict[str, Scalar] = Field(min_length=1)
+    reason: str = Field(min_length=1)  # for reports
+
+
 class PaperValue(Settings):
     """A number from the paper, for the runs with this method and the coordinates ``at``."""
 
@@ -172,10 +179,12 @@ class Experiment(Settings):
     # the runs
     clients: Count = 8
     seeds: Count = 3
+    seeds_at: list[SeedsAt] = Field(default_factory=list)  # replaces `seeds`; the last matching entry counts
     injected: Injected = Field(default_factory=dict)
     config: Annotated[dict[str, Any], AfterValidator(_checked_config)] = Field(default_factory=dict)
     axes: Axes = Field(default_factory=dict)
     runs: list[Run] = Field(min_length=1)
+    left_out: list[LeftOut] = Field(default_factory=list)
     profiles: dict[ProfileName, Profile] = Field(min_length=1)
     tune: Tuning | None = None
     # the presentation
@@ -215,6 +224,14 @@ class Experiment(Settings):
             allowed = f"profiles of experiment {self.name!r}: {', '.join(self.profiles)}"
             raise ConfigError("--profile", got=repr(name), allowed=allowed, hint=_LISTED)
         return self.profiles[name]
+
+    def seeds_of(self, at: Mapping[str, Scalar], profile: str) -> int:
+        """Return the number of seeds in a profile for runs with the coordinates ``at``."""
+        return self.profile(profile).seeds or seeds_of(self.seeds_at, at, self.seeds)
+
+    def find_left_out(self, at: Mapping[str, Scalar]) -> LeftOut | None:
+        """Return the first entry of ``left-out`` for runs with the coordinates ``at``. None: the runs are made."""
+        return next((entry for entry in self.left_out if entry.at.items() <= at.items()), None)
 
     def toml(self, reproduced: Mapping[str, Scalar]) -> str:
         """Return the file's text, with a table of its runs.

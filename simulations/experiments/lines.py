@@ -24,6 +24,7 @@ class Line:
         config: The flat run config without seed and run directory.
         origin: The data set outside profiles. A profile may replace it.
         injected: The artificial delays of a vertical run.
+        seeds: The number of seeds.
         panel: The name of the panel in the figure. Empty until the config has been checked.
         curve: The name of the curve in the figure. Empty until the config has been checked.
     """
@@ -34,6 +35,7 @@ class Line:
     config: dict[str, Scalar]
     origin: str
     injected: Injected = field(default_factory=dict)
+    seeds: int = 1
     panel: str = ""
     curve: str = ""
 

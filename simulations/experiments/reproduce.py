@@ -55,7 +55,7 @@ class ReproductionOutcome:
         """Return the table, and a line with the names of the written files."""
         optional = [name for name in _OF_FINISHED if (self.out / name).exists()]
         files = ", ".join(["table.csv", "table.md", "report.html", *optional])
-        shown = tables.results(self.rows, self.expansion.seeds, without=["difference"])
+        shown = tables.results(self.rows, without=["difference"])
         return f"{shown.text()}\n{files}: in {self.out}"
 
     def json(self) -> dict[str, Any]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Annotated, Any, Literal
 
 from pydantic import BeforeValidator, Field
@@ -48,6 +48,11 @@ class SeedsAt(Settings):
 
     at: dict[str, Scalar] = Field(min_length=1)
     seeds: Count
+
+
+def seeds_of(entries: Sequence[SeedsAt], at: Mapping[str, Scalar], otherwise: int) -> int:
+    """Return the seeds of the last entry that matches the coordinates ``at``, or else ``otherwise``."""
+    return next((entry.seeds for entry in reversed(entries) if entry.at.items() <= at.items()), otherwise)
 
 
 class MetricAt(Settings):
@@ -102,7 +107,7 @@ class Tuning(Settings):
 
     def seeds_of(self, at: Mapping[str, Scalar]) -> int:
         """Return the number of seeds for each combination of values, for runs with the coordinates ``at``."""
-        return next((entry.seeds for entry in reversed(self.seeds_at) if entry.at.items() <= at.items()), self.seeds)
+        return seeds_of(self.seeds_at, at, self.seeds)
 
     def metric_of(self, at: Mapping[str, Scalar]) -> str:
         """Return the metric that decides for runs with the coordinates ``at``. Empty: the experiment's first metric."""

@@ -197,6 +197,7 @@ def test_the_page_names_every_key_of_an_experiment() -> None:
         ("profiles.", experiment.Profile),
         ("paper-values.", experiment.PaperValue),
         ("claims.", experiment.Claim),
+        ("left-out.", experiment.LeftOut),
         ("tune.", Tuning),
     )
     there = {f"{prefix}{field.alias}" for prefix, model in models for field in model.model_fields.values()}

@@ -1,15 +1,16 @@
 """Tests of an experiment's file, and of the runs that follow from it."""
 
-from collections import defaultdict
+from collections import Counter, defaultdict
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from apps.config import known_keys
+from apps.config import ConfigError, known_keys
 from simulations.experiments.choosing import Choosing
 from simulations.experiments.expansion import expand
 from simulations.experiments.experiment import Case, Profile, Run, find_experiment, find_packaged
+from simulations.experiments.reports.page import as_markdown_and_html
 from simulations.experiments.reports.tables import rows
 from tests.programs import Line
 from tests.refusals import states
@@ -141,6 +142,33 @@ def test_a_papers_value_on_other_data_is_left_out(tmp_path: Path) -> None:
         assert ({line.dataset for line in expansion.lines}, expansion.paper) == ({"breast-cancer"}, {})
 
 
+LEFT_OUT = 'left-out = [{ at = { K = 2 }, reason = "the paper lacks it" }]'
+
+
+def test_runs_that_are_left_out_are_listed(tmp_path: Path) -> None:
+    one = LEFT_OUT.replace("K = 2", 'K = 2, method = "Local SGD"')
+    expansion = expanded(tmp_path, ("clients = 2", f"clients = 2\n{one}"))
+    assert [(line.method, line.at["K"]) for line in expansion.lines] == [("FedX", 1), ("FedX", 2), ("Local SGD", 1)]
+    assert len(expansion.runs) == 6
+    for text in as_markdown_and_html(expansion, {}, rows(expansion, {}), [], "", {}, 0):
+        assert "Local SGD  digits  K = 2: the paper lacks it" in text
+    with pytest.raises(ConfigError, match="--only: .*left out .the paper lacks it"):
+        expand(expansion.experiment, "quick", only={"K": 2, "method": "Local SGD"})
+
+
+def test_some_runs_have_other_numbers_of_seeds(tmp_path: Path) -> None:
+    """A profile's number and the command's count for all runs."""
+    at = ("minutes = 2\nseeds = 2", "minutes = 2")
+    several = ("clients = 2", "clients = 2\nseeds = 2\nseeds-at = [{ at = { K = 2 }, seeds = 3 }]")
+    expansion = expanded(tmp_path, several, at)
+    assert Counter((run.line.at["K"], run.seed) for run in expansion.runs) == dict.fromkeys(
+        [(1, 0), (1, 1), (2, 0), (2, 1), (2, 2)], 2
+    )
+    assert (expansion.seeds_text, {row.planned for row in rows(expansion, {})}) == ("2 to 3 seeds", {2, 3})
+    assert expanded(tmp_path, several).seeds_text == "2 seeds"
+    assert expanded(tmp_path, several, at, seeds=4).seeds_text == "4 seeds"
+
+
 # Wrong input: one message that names file and key, and no run.
 
 
@@ -166,6 +194,14 @@ def test_a_papers_value_on_other_data_is_left_out(tmp_path: Path) -> None:
         ("only = { K = [1] }", "only = { K = [3] }", ["profiles.smoke.only.K: got 3, allowed: 1, 2"]),
         ("only = { K = [1] }", "only = { P = [3] }", ["profiles.smoke.only.P: got 3", "no such coordinate"]),
         ("at = { K = 2 }\nmean", "at = { K = 3 }\nmean", ["paper-values[0]: got method = FedX, K = 3, which no run"]),
+        ("clients = 2", "seeds-at = [{ at = { K = 3 }, seeds = 1 }]", ["'small': seeds-at[0].at: got K = 3, which no"]),
+        ("clients = 2", LEFT_OUT.replace("K = 2", "K = 3"), ["'small': left-out[0].at: got K = 3, which no run has"]),
+        (
+            "clients = 2",
+            LEFT_OUT.replace("K = 2", "K = 1"),
+            ["left-out: got runs that are left out (the paper lacks it)"],
+        ),
+        ("clients = 2", "left-out = [{ at = { K = 2 } }]", ["left-out[0].reason: got nothing"]),
         ("mean = 0.75", 'mean = 0.75\nmetric = "accuracy"', ["paper-values[0].metric: got 'accuracy'", "auc, loss"]),
         ('strategy = "fedx1"', 'dataset = "w8a"', ["'small' reads files of w8a", "--data-dir"]),
     ],

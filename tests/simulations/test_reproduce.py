@@ -48,7 +48,7 @@ def test_what_a_reproduction_leaves(command: Line, runs: Runs, tmp_path: Path) -
         for k in (1, 2)
         for metric in ("auc", "loss")
     ]
-    columns = "experiment dataset method setting metric mean std seeds not_finite"
+    columns = "experiment dataset method setting metric mean std seeds planned not_finite"
     assert " ".join(found[0]) == f"{columns} paper paper_std paper_source tail_mean tail_std"
     mean, std = float(found[0]["mean"]), float(found[0]["std"])
     assert (mean, std) == (pytest.approx(0.75), pytest.approx(0.1 / 2**0.5))

@@ -121,5 +121,4 @@ def _figure(expansion: Expansion, found: Sequence[Mapping[str, Sequence[Curve]]]
             for title, curves in several.items()
         ]
         drawn += [None] * (-number % columns)
-    seeds = f"{expansion.seeds} seed{'s' if expansion.seeds > 1 else ''}"
-    return plot(drawn, columns, f"{experiment.title} ({expansion.profile}, {seeds})")
+    return plot(drawn, columns, f"{experiment.title} ({expansion.profile}, {expansion.seeds_text})")

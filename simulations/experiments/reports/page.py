@@ -45,14 +45,15 @@ def as_markdown_and_html(
     values = {
         "experiment": experiment,
         "profile": expansion.profile,
-        "seeds": format_count(expansion.seeds, "seed"),
+        "seeds": expansion.seeds_text,
         "runs": f"{len(records)} of {format_count(len(expansion.runs), 'run')} finished",
         "minutes": f"{profile.minutes:g}",
         "datasets": ", ".join(dict.fromkeys(line.dataset for line in expansion.lines)),
         "claims": judged,
         "claims_legend": claims.LEGEND,
-        "results": tables.results(rows, expansion.seeds, without=["difference"]),
-        "tables": [_results(metric, rows, expansion.seeds) for metric in experiment.metrics],
+        "results": tables.results(rows, without=["difference"]),
+        "tables": [_results(metric, rows) for metric in experiment.metrics],
+        "left_out": {line.title: reason for line, reason in expansion.left_out},
         "legend": tables.LEGEND,
         "full_paper": any(row.paper is not None for row in rows) and expansion.profile != "full",
         "drawn": f"{experiment.y_label or experiment.metrics[0]} by {' and by '.join(experiment.x)}",
@@ -69,14 +70,14 @@ def as_markdown_and_html(
     return render(here.with_name("table.jinja"), "", **values), render(here.with_name("page.html"), curves, **values)
 
 
-def _results(metric: str, rows: Sequence[tables.Row], seeds: int) -> Table:
+def _results(metric: str, rows: Sequence[tables.Row]) -> Table:
     """Return the table of a metric."""
     selected = [row for row in rows if row.metric == metric]
     label = LABELS.get(metric, "")
     caption = metric if not label or "$" in label or label.lower() == metric else f"{metric}: {label}"
     # the page's head names a single data set
     without = ["metric", "data set"] if len({row.dataset for row in selected}) == 1 else ["metric"]
-    return tables.results(selected, seeds, caption, without)
+    return tables.results(selected, caption, without)
 
 
 def _list_untuned(expansion: Expansion) -> list[str]:

@@ -40,6 +40,7 @@ class Row:
     mean: float | None
     std: float | None
     seeds: int
+    planned: int  # the number of seeds that the experiment asks for
     not_finite: int  # the number of seeds whose metric is nan or infinite
     # the paper's number
     paper: float | None
@@ -82,6 +83,7 @@ def rows(expansion: Expansion, records: Mapping[str, RunRecord]) -> list[Row]:
                     *(experiment.name, line.dataset, line.method, line.setting, metric),
                     *mean_and_std(last),
                     len(curves),
+                    line.seeds,
                     sum(not math.isfinite(value) for value in last),
                     None if value is None else value.mean,
                     None if value is None else value.std,
@@ -126,12 +128,11 @@ def tail(curve: Sequence[float]) -> float:
     return mean
 
 
-def results(rows: Sequence[Row], seeds: int, caption: str = "", without: Collection[str] = ()) -> Table:
-    """Return the rows as a table for people, without empty columns.
+def results(rows: Sequence[Row], caption: str = "", without: Collection[str] = ()) -> Table:
+    """Return the rows as a table for people, without empty columns. Rows with missing seeds show both numbers of seeds.
 
     Args:
         rows: The rows, in their order in the table.
-        seeds: The requested number of seeds. A row with another number of seeds shows both numbers.
         caption: The table's caption.
         without: Names of further columns to omit.
     """
@@ -143,7 +144,7 @@ def results(rows: Sequence[Row], seeds: int, caption: str = "", without: Collect
             "metric": row.metric,
             "last round": row.last,
             "last tenth": (format_pair(row.tail_mean, row.tail_std), row.tail_mean),
-            "seeds": row.seeds if row.seeds == seeds else (f"{row.seeds} of {seeds}", row.seeds),
+            "seeds": row.seeds if row.seeds == row.planned else (f"{row.seeds} of {row.planned}", row.seeds),
             "paper": None if row.paper is None else (format_pair(row.paper, row.paper_std), row.paper),
             "difference": _difference(row),
             "in the paper": row.paper_source or None,
