@@ -149,8 +149,8 @@ def run(
             print(str(error) or "interrupted", file=sys.stderr)  # Typer would print nothing
             raise SystemExit(130) from None
     if baselines:
-        with progress(clients + 1, quiet) as say:
-            compared = train_baselines(out.expanduser(), clients, flat, nodes, say)
+        with progress(clients + 1, quiet) as show:
+            compared = train_baselines(out.expanduser(), clients, flat, nodes, show)
         if not (quiet or as_json):
             typer.echo(compared.text())
     outcome = out.expanduser() / "result.json"

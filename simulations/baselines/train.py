@@ -41,7 +41,7 @@ def train_baselines(
     clients: int,
     flat: Mapping[str, Scalar],
     nodes: Sequence[Mapping[str, Scalar]] = (),
-    say: Callable[[str], None] = lambda line: None,
+    show: Callable[[str], None] = lambda line: None,
 ) -> Baselines:
     """Train the references of a finished run in ``baselines/`` of the run directory, and write the comparison.
 
@@ -50,7 +50,7 @@ def train_baselines(
         clients: The number of the run's sites.
         flat: The run's flat config.
         nodes: The sites' node configs. Empty: no site has a node config.
-        say: A function that shows a progress line after each reference.
+        show: A function that shows a progress line after each reference.
 
     Raises:
         ConfigError, DataError: The sites' rows cannot be read.
@@ -65,7 +65,7 @@ def train_baselines(
 
     def train(name: str, folder: str, rows: Rows, site: int | None) -> Result:
         result = trainer.train(name, folder, rows, site)
-        say(f"{name}: {result.reason or format_metrics(result.metrics)}")
+        show(f"{name}: {result.reason or format_metrics(result.metrics)}")
         return result
 
     pooled = train(POOLED, "pooled", gathered.pooled, None)

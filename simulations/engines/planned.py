@@ -115,12 +115,12 @@ class Runs(Generic[R]):
         for run in self.waiting:
             shutil.rmtree(self.folder / run.name, ignore_errors=True)
 
-    def make(self, start: Callable[[RunHook[R]], object], say: Callable[[str], None], option: str = "") -> None:
+    def make(self, start: Callable[[RunHook[R]], object], show: Callable[[str], None], option: str = "") -> None:
         """Compute the waiting runs.
 
         Args:
             start: A function that computes the waiting runs. Its argument is the function to call after each run.
-            say: A function that shows the progress line of an ended run.
+            show: A function that shows the progress line of an ended run.
             option: The option with which the user can repeat the command to continue after Ctrl-C.
 
         Raises:
@@ -128,7 +128,7 @@ class Runs(Generic[R]):
         """
         try:
             if self.waiting:
-                start(lambda run, reason: say(self.end(run, reason)))
+                start(lambda run, reason: show(self.end(run, reason)))
         except KeyboardInterrupt:
             count = f"{len(self.finished)} of {len(self.runs)} runs have finished"
             raise RunsInterruptedError(f"interrupted: {count}; the same command{option} continues") from None

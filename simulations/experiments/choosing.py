@@ -79,19 +79,19 @@ class Choosing(ExperimentRuns):
         """Return the metric that decides the search of a run."""
         return self._metric_of(run.line)
 
-    def run(self, jobs: int, say: Callable[[str], None]) -> Tuned:
+    def run(self, jobs: int, show: Callable[[str], None]) -> Tuned:
         """Compute the waiting runs, choose the best values of each search, and write ``tuned.toml``.
 
         With ``--only``, earlier choices for excluded runs stay in the file.
 
         Args:
             jobs: The number of runs at a time.
-            say: A function that shows a progress line after each run.
+            show: A function that shows a progress line after each run.
 
         Raises:
             RunFailedError: All runs of a search failed.
         """
-        self.run_all(jobs, say)
+        self.run_all(jobs, show)
         chosen = [self._choose(search) for search in self.searches]
         path = self.out / "tuned.toml"
         before = read_tuned(path).chosen if self.expansion.only and path.is_file() else []

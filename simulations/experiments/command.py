@@ -61,13 +61,13 @@ def reproduce(
     coordinates = {key: value for text in only or [] for key, value in parse_pairs("--only", text).items()}
     if tune:
         choosing = Choosing(expand(experiment, profile, seeds, folder, only=coordinates), out, limit)
-        with log_off(quiet), choosing.open(), progress(len(choosing.waiting), quiet) as say:
-            tuned: Tuned | None = choosing.run(jobs, say)
+        with log_off(quiet), choosing.open(), progress(len(choosing.waiting), quiet) as show:
+            tuned: Tuned | None = choosing.run(jobs, show)
     else:
         tuned = find_tuned(name, experiment.name, profile, out)
     reproduction = Reproduction(expand(experiment, profile, seeds, folder, tuned, coordinates), out, limit)
-    with stdout_to_stderr(as_json), reproduction.open(), progress(len(reproduction.waiting), quiet) as say:
-        outcome = reproduction.run(jobs, say)
+    with stdout_to_stderr(as_json), reproduction.open(), progress(len(reproduction.waiting), quiet) as show:
+        outcome = reproduction.run(jobs, show)
     if as_json:
         print_json(outcome.json())
     elif not quiet:

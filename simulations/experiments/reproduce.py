@@ -115,12 +115,12 @@ class ExperimentRuns(Runs[PlannedRun]):
             write_atomic(self.out / "experiment.toml", of.experiment.toml(reproduced).encode())
             yield
 
-    def run_all(self, jobs: int, say: Callable[[str], None]) -> None:
+    def run_all(self, jobs: int, show: Callable[[str], None]) -> None:
         """Compute the waiting runs, see `Runs.make`.
 
         Args:
             jobs: The number of runs at a time.
-            say: A function that shows a progress line after each run.
+            show: A function that shows a progress line after each run.
 
         Raises:
             DataError: Data sets cannot be read. The message names all of them. No run has started.
@@ -134,7 +134,7 @@ class ExperimentRuns(Runs[PlannedRun]):
             tasks.sort(key=lambda task: order.index(task.data))
             run_all(tasks, jobs, lambda task, reason: ended(self.runs[task.name], reason))
 
-        self.make(start, say)
+        self.make(start, show)
 
     def metrics_of(self, run: PlannedRun) -> list[str]:
         """Return the metrics that a run must measure."""
@@ -201,19 +201,19 @@ class Reproduction(ExperimentRuns):
                 write_atomic(self.out / "tuned.toml", self.expansion.tuned.toml().encode())
             yield
 
-    def run(self, jobs: int, say: Callable[[str], None]) -> ReproductionOutcome:
+    def run(self, jobs: int, show: Callable[[str], None]) -> ReproductionOutcome:
         """Compute the waiting runs, and write the results. After Ctrl-C the results contain the finished runs.
 
         Args:
             jobs: The number of runs at a time.
-            say: A function that shows a progress line after each run.
+            show: A function that shows a progress line after each run.
 
         Raises:
             DataError: A data set cannot be read. No run has started, and no results are written.
             RunsInterruptedError: The user pressed Ctrl-C.
         """
         try:
-            self.run_all(jobs, say)
+            self.run_all(jobs, show)
         except RunsInterruptedError:
             self.write()
             raise

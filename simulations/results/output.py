@@ -200,8 +200,8 @@ def progress(total: int, quiet: bool) -> Iterator[Callable[[str], None]]:
     with Progress(*columns, console=Console(stderr=True), transient=True) as bar:
         task = bar.add_task("", total=total)
 
-        def say(line: str) -> None:
+        def show(line: str) -> None:
             bar.console.print(line, markup=False, highlight=False, soft_wrap=True)
             bar.advance(task)
 
-        yield say
+        yield show

@@ -92,8 +92,8 @@ def sweep(
     )
     trials = plan.trials()
     total = len(trials) + seeds * any(trial.fraction for trial in trials)  # the best trial also runs on the test rows
-    with log_off(quiet), stdout_to_stderr(as_json), progress(total, quiet) as say:
-        outcome = run_sweep(plan, out, resume=resume, jobs=jobs, address=address, say=say)
+    with log_off(quiet), stdout_to_stderr(as_json), progress(total, quiet) as show:
+        outcome = run_sweep(plan, out, resume=resume, jobs=jobs, address=address, show=show)
     if as_json:
         print_json(outcome.json())
     elif not quiet:

@@ -59,7 +59,7 @@ def run_sweep(
     resume: bool = False,
     jobs: int = 1,
     address: str = "",
-    say: Callable[[str], None] = lambda line: None,
+    show: Callable[[str], None] = lambda line: None,
 ) -> Outcome:
     """Run a sweep's remaining trials, and then the best configuration again.
 
@@ -72,7 +72,7 @@ def run_sweep(
         resume: Whether to continue the sweep in the directory.
         jobs: The number of trials at a time.
         address: A Ray cluster's address. Empty: a new local Ray.
-        say: A function that shows a progress line after each trial.
+        show: A function that shows a progress line after each trial.
 
     Raises:
         ConfigError: A trial's config or the directory is wrong. No trial has started.
@@ -82,7 +82,7 @@ def run_sweep(
     require("sweep", "sweep", "ray", "tensorboardX")
     out = out.expanduser().resolve()
     trials = open_sweep(sweep, out, resume=resume)
-    _run(trials, jobs, address, say)
+    _run(trials, jobs, address, show)
     outcome = Outcome(trials)
     outcome.write()
     if not outcome.fraction:
@@ -93,13 +93,13 @@ def run_sweep(
             shutil.rmtree(path)
     finals.take()
     finals.write()
-    _run(finals, jobs, address, say)
+    _run(finals, jobs, address, show)
     outcome = Outcome(trials, finals)
     outcome.write()
     return outcome
 
 
-def _run(trials: Trials, jobs: int, address: str, say: Callable[[str], None]) -> None:
+def _run(trials: Trials, jobs: int, address: str, show: Callable[[str], None]) -> None:
     """Compute the waiting trials.
 
     Raises:
@@ -112,7 +112,7 @@ def _run(trials: Trials, jobs: int, address: str, say: Callable[[str], None]) ->
         run_trials(trials, trials.table.parent / ".tune", jobs, address, ended)
 
     try:
-        trials.make(start, say, " with --resume")
+        trials.make(start, show, " with --resume")
     except RunsInterruptedError:
         trials.write()
         raise

@@ -69,4 +69,4 @@ def test_every_example_is_checked_and_listed() -> None:
     assert set(SCRIPTS) == checked
     listed = links(EXAMPLES / "README.md")
     assert {f"{name}.py" for name in SCRIPTS} <= set(listed)
-    assert all((EXAMPLES / link).exists() for link in listed)
+    assert all((EXAMPLES / link.partition("#")[0]).exists() for link in listed)
