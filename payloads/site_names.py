@@ -1,7 +1,8 @@
 """Names of sites: the name that a site's owner has chosen, and the text that stands for a site without a name."""
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
+from functools import lru_cache
 from typing import Any
 
 # the most characters of a name
@@ -26,14 +27,15 @@ def check_name(name: str) -> str:
     return name
 
 
-def fit_names(texts: Sequence[str]) -> tuple[str, ...]:
+@lru_cache(maxsize=16)
+def fit_names(texts: tuple[str, ...]) -> tuple[str, ...]:
     """Return names of sites, cut to `LONGEST_NAME` characters; () if they are not valid or not distinct.
 
     Args:
         texts: The sites' names in the data, one for each site.
 
     Example:
-        >>> fit_names(["Bern", "clinic 7"]), fit_names(["Bern", "Bern"])
+        >>> fit_names(("Bern", "clinic 7")), fit_names(("Bern", "Bern"))
         (('Bern', 'clinic 7'), ())
     """
     names = [text.strip()[:LONGEST_NAME].strip() for text in texts]

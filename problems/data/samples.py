@@ -77,7 +77,7 @@ class Source:
         if isinstance(encoded, Encoded):
             compared, tested = self.own_split() if test_rows is None else (train_rows, test_rows)
             if len(tested):
-                check_test_rows(encoded.preprocessing, encoded.values[compared], encoded.values[tested])
+                check_test_rows(encoded.preprocessing, encoded.values, compared, tested)
             return encoded.features(train_rows)
         return encoded if isinstance(encoded, tuple) else (encoded, None)
 

@@ -10,7 +10,7 @@ from types import MappingProxyType
 from typing import TYPE_CHECKING
 
 import numpy as np
-from jaxtyping import Float64
+from jaxtyping import Float64, Int64
 
 from problems.data.cells import as_listed, texts, without_markers
 from problems.data.preprocessing import Preprocessing
@@ -111,14 +111,18 @@ def find_unseen(
 
 
 def check_test_rows(
-    preprocessing: Preprocessing, train: Float64[np.ndarray, "n c"], test: Float64[np.ndarray, "m c"]
+    preprocessing: Preprocessing,
+    values: Float64[np.ndarray, "n c"],
+    train_rows: Int64[np.ndarray, train],
+    test_rows: Int64[np.ndarray, test],
 ) -> None:
     """Warn if test rows have categories that do not occur in the training rows.
 
     Args:
         preprocessing: The preprocessing of the training rows.
-        train: The encoded training rows, from `Preprocessing.encode`.
-        test: The encoded test rows.
+        values: All encoded rows, from `Preprocessing.encode`.
+        train_rows: The indices of the training rows.
+        test_rows: The indices of the test rows.
 
     Raises:
         DataError: In a column, no cell of the test rows is a category of the training rows.
@@ -127,10 +131,11 @@ def check_test_rows(
         indices = [index for index, feature in enumerate(preprocessing.inputs) if feature.column == name]
         if {preprocessing.inputs[index].kind for index in indices} != {"category"}:
             continue
-        if (train[:, indices] == 0).all(axis=1).any():  # training rows also have a category without a feature
+        bare = (values[:, indices] == 0).all(axis=1)
+        if bare[train_rows].any():  # training rows also have a category without a feature
             continue
-        cells = int((~np.isnan(test[:, indices[0]])).sum())
-        unknown = int((test[:, indices] == 0).all(axis=1).sum())
+        cells = int((~np.isnan(values[test_rows, indices[0]])).sum())
+        unknown = int(bare[test_rows].sum())
         if 0 < unknown == cells:
             got = f"{unknown:,} of {cells:,} cells of the test rows that are not a category of the training rows"
             hint = "spell the values the same way in both files, or add the column to drop-columns"

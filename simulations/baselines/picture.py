@@ -15,7 +15,8 @@ if TYPE_CHECKING:
 
 _SIZE = (8.0, 4.4)  # inches
 _NAMED = 16  # the maximum number of sites whose names are below the axis
-_DOTS = (10.0, 50.0)  # the area of a dot, in square points: the minimum, and what the site with the most rows adds
+# the area of a dot in square points: the minimum, and the addition for the site with the most rows
+_DOTS = (10.0, 50.0)
 
 
 def draw_joining(baselines: Baselines, file: Path) -> None:
