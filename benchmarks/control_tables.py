@@ -3,7 +3,8 @@
     PYTHONPATH=. python benchmarks/control_tables.py [RUNS_CSV ...]
 
 Each RUNS_CSV is the runs.csv of a reproduction on this machine. Its rows are copied to docs/figures/control-pools.csv.
-FedX1 and FedX2 with unbounded scores are the benchmark's, in docs/figures/benchmark/: the same tasks, grid and seeds.
+FedX1 (unbounded scores) and FedX2 (the sigmoid of scores) are the benchmark's, in docs/figures/benchmark/: the same
+tasks, grid and seeds.
 """
 
 from __future__ import annotations
@@ -30,10 +31,9 @@ PAIRS = {
     "FedX1, permuted": "FedX1",
     "FedX1, sigmoid, uniform": "FedX1, sigmoid",
     "FedX1, sigmoid, permuted": "FedX1, sigmoid",
-    "FedX2, sigmoid, uniform": "FedX2, sigmoid",
-    "FedX2, sigmoid, permuted": "FedX2, sigmoid",
+    "FedX2, uniform": "FedX2",
+    "FedX2, permuted": "FedX2",
     "FedX1, sigmoid": "FedX1",
-    "FedX2, sigmoid": "FedX2",
 }
 Ends = Mapping[tuple[str, str], Mapping[int, float]]  # the last deciding metric by task and method, then by seed
 
