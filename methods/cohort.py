@@ -178,7 +178,7 @@ class NumberCells:
         total = math.fsum(((self.cells - origin) ** power).tolist())
         return total if self.weight == len(self.cells) else total / len(self.cells) * self.weight
 
-    def count(self, borders: Float64[np.ndarray, "b"]) -> Int64[np.ndarray, "3 b+1"]:
+    def count(self, borders: Float64[np.ndarray, "b"]) -> Int64[np.ndarray, "3 bins"]:
         """Count the cells by class and bin. A bin begins at its lower border."""
         finite = borders[np.isfinite(borders)]
         return np.stack(

@@ -11,7 +11,7 @@ from jaxtyping import Float64, Int64
 
 from methods.cohort import Columns
 from payloads.description import SiteQuantiles
-from payloads.exact_sums import to_fractions
+from payloads.exact_sums import DIGITS, to_fractions
 from payloads.record import Payload
 from problems.data.quantiles import GROUPS
 
@@ -32,7 +32,6 @@ class Part:
     totals: dict[str, Int64[np.ndarray, "_"]]
     offsets: tuple[Fraction, ...]
     squares: tuple[Fraction, ...]
-    origins: Float64[np.ndarray, "c"]
 
     @property
     def rows(self) -> Int64[np.ndarray, "3"]:
@@ -44,16 +43,16 @@ class Part:
         cells = int(self.totals["cells"][index])
         if cells < 2:
             return None
-        offset = self.offsets[index] / cells
-        variance = (self.squares[index] - offset * offset * cells) / (cells - 1)
-        return float(Fraction(float(self.origins[index])) + offset), float(max(variance, Fraction(0))) ** 0.5
+        (total,) = to_fractions(self.totals["sums"][DIGITS * index : DIGITS * (index + 1)])
+        variance = (self.squares[index] - self.offsets[index] ** 2 / cells) / (cells - 1)
+        return float(total / cells), float(max(variance, Fraction(0))) ** 0.5
 
     def without(self, other: "Part") -> "Part":
         """Return the sums without those of another part."""
         totals = {name: values - other.totals[name] for name, values in self.totals.items()}
         offsets = tuple(mine - theirs for mine, theirs in zip(self.offsets, other.offsets, strict=True))
         squares = tuple(mine - theirs for mine, theirs in zip(self.squares, other.squares, strict=True))
-        return Part(totals, offsets, squares, self.origins)
+        return Part(totals, offsets, squares)
 
 
 @dataclass(eq=False)
@@ -73,7 +72,7 @@ class Pool:
     totals: list[dict[str, Int64[np.ndarray, "_"]]]
     summed: bool
     borders: Float64[np.ndarray, "c b"] = field(default_factory=lambda: np.zeros((0, 0)))
-    counts: Int64[np.ndarray, "c 3 b+1"] = field(default_factory=lambda: np.zeros((0, 3, 1), np.int64))
+    counts: Int64[np.ndarray, "c 3 bins"] = field(default_factory=lambda: np.zeros((0, 3, 1), np.int64))
     quantiles: Sequence[SiteQuantiles] = ()
     parts: list[Part] = field(default_factory=list)
 
@@ -107,7 +106,6 @@ class Pool:
                     totals,
                     tuple(to_fractions(sums["offsets"])),
                     tuple(to_fractions(sums["squares"])),
-                    origins,
                 )
                 for totals, sums in zip(self.totals, arrays, strict=True)
             ]
@@ -119,9 +117,9 @@ class Pool:
             tuple(map(sum, zip(*(getattr(part, name) for part in self.parts), strict=True)))
             for name in ("offsets", "squares")
         )
-        return Part(_add(self.totals), offsets, squares, self.parts[0].origins)  # type: ignore[arg-type]
+        return Part(_add(self.totals), offsets, squares)  # type: ignore[arg-type]
 
-    def counts_of(self, index: int) -> Int64[np.ndarray, "b+1"]:
+    def counts_of(self, index: int) -> Int64[np.ndarray, "bins"]:
         """Return the counts of a number by bin, over all classes."""
         total: np.ndarray = self.counts[index].sum(axis=0)
         return total
@@ -146,13 +144,15 @@ def first_borders(columns: int) -> Float64[np.ndarray, "c b"]:
     return np.tile(np.concatenate([-powers[::-1], [0.0], powers]), (columns, 1))
 
 
-def is_fine(counts: Int64[np.ndarray, "c 3 b+1"]) -> bool:
+def is_fine(counts: Int64[np.ndarray, "c 3 bins"]) -> bool:
     """Return whether no bin has more than 1/64 of its column's cells."""
     by_bin = counts.sum(axis=1)
     return bool((by_bin * GROUPS <= by_bin.sum(axis=1, keepdims=True)).all())
 
 
-def refine(borders: Float64[np.ndarray, "c b"], counts: Int64[np.ndarray, "c 3 b+1"]) -> Float64[np.ndarray, "c b"]:
+def refine(
+    borders: Float64[np.ndarray, "c b"], counts: Int64[np.ndarray, "c 3 bins"]
+) -> Float64[np.ndarray, "c finer"]:
     """Return finer borders for bins with many cells, and none between bins with few.
 
     All borders are multiples of powers of 2, at which sites count exactly.
@@ -185,7 +185,7 @@ def _refine(borders: Float64[np.ndarray, "b"], counts: list[int]) -> Float64[np.
 
 
 def find_quantiles(
-    borders: Float64[np.ndarray, "b"], counts: Int64[np.ndarray, "b+1"], levels: Float64[np.ndarray, "q"]
+    borders: Float64[np.ndarray, "b"], counts: Int64[np.ndarray, "bins"], levels: Float64[np.ndarray, "q"]
 ) -> Float64[np.ndarray, "q"]:
     """Return quantiles of counted cells: linear within a bin, or the lower border of a bin with many equal cells."""
     finite, total = borders[np.isfinite(borders)], int(counts.sum())
@@ -205,7 +205,7 @@ def find_quantiles(
 
 
 def merge_bins(
-    borders: Float64[np.ndarray, "b"], counts: Int64[np.ndarray, "3 b+1"], bins: int
+    borders: Float64[np.ndarray, "b"], counts: Int64[np.ndarray, "3 bins"], bins: int
 ) -> tuple[Float64[np.ndarray, "_"], Int64[np.ndarray, "3 _"]]:
     """Merge fine bins into nearly equal bins.
 

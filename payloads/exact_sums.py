@@ -17,7 +17,7 @@ LARGEST = 1e150
 _BITS, _FRACTION = 32, 512
 
 
-def to_digits(values: Float64[np.ndarray, "c"]) -> Int64[np.ndarray, "c*32"]:
+def to_digits(values: Float64[np.ndarray, "c"]) -> Int64[np.ndarray, "digits"]:
     """Return the digits of floats, the lowest digit first, one float after another.
 
     Args:
@@ -39,7 +39,7 @@ def to_digits(values: Float64[np.ndarray, "c"]) -> Int64[np.ndarray, "c*32"]:
     return digits.ravel()
 
 
-def to_fractions(digits: Int64[np.ndarray, "c*32"]) -> list[Fraction]:
+def to_fractions(digits: Int64[np.ndarray, "digits"]) -> list[Fraction]:
     """Return the exact values of sums of digits."""
     rows = digits.reshape(-1, DIGITS).tolist()
     return [Fraction(sum(digit << (_BITS * index) for index, digit in enumerate(row)), 2**_FRACTION) for row in rows]
