@@ -6,8 +6,8 @@ from flwr.app import Context
 from flwr.common import log
 from flwr.serverapp import Grid, ServerApp
 
+from apps.analysis import Description
 from apps.config import ConfigError, parse_run_config
-from apps.description import Description
 from apps.run_directory.artifacts import RunDirectory
 from apps.training import FLOWER_SIMULATION, Training, engine_of
 from payloads.flower_internals import add_exit_handler, drop_log_colors
