@@ -21,7 +21,7 @@ from apps.capabilities import (
     use_own_problem,
 )
 from apps.plugins import ROW_FORM, add_settings, find_row
-from apps.registry import ALGORITHMS
+from apps.registry import ALGORITHMS, ANALYSES
 from apps.run_config.algorithm import PRIVACY, SYNTHETIC, Algorithm, RunConfig
 from apps.run_config.settings import (
     SHOWING_KEYS,
@@ -90,7 +90,7 @@ def allowed_values(fields: Mapping[str, FieldInfo]) -> dict[str, str]:
     Args:
         fields: The field of each key.
     """
-    strategies = {"strategy": f"one of {', '.join(ALGORITHMS)}, or '{ROW_FORM}'"}
+    strategies = {"strategy": f"one of {', '.join([*ALGORITHMS, *ANALYSES])}, or '{ROW_FORM}'"}
     return {key: describe_allowed(field) for key, field in fields.items()} | strategies
 
 

@@ -3,7 +3,7 @@
 import tomllib
 from collections.abc import Collection, Mapping
 
-from apps.registry import ALGORITHMS
+from apps.registry import ALGORITHMS, ANALYSES
 from apps.run_config.algorithm import PRIVACY, SYNTHETIC, Algorithm
 from apps.run_config.settings import ConfigError, Scalar, flatten
 from problems.errors import InputError, did_you_mean
@@ -25,8 +25,8 @@ def find_row(strategy: str) -> Algorithm:
     Raises:
         ConfigError: The strategy does not exist, or the object of that name is not a row.
     """
-    if strategy in ALGORITHMS:
-        return ALGORITHMS[strategy]
+    if row := ALGORITHMS.get(strategy) or ANALYSES.get(strategy):
+        return row
     path = strategy
     if not is_dotted(strategy):
         plugin = find_plugin(ROWS, strategy, _refuse)
@@ -104,7 +104,7 @@ def _refuse(got: str) -> InputError:
 
 def _unknown(strategy: str) -> ConfigError:
     registered = _SYNONYMS.get(strategy.lower())
-    names = list(dict.fromkeys([*ALGORITHMS, *(plugin.name for plugin in plugins(ROWS)), ROW_FORM]))
+    names = list(dict.fromkeys([*ALGORITHMS, *ANALYSES, *(plugin.name for plugin in plugins(ROWS)), ROW_FORM]))
     hint = did_you_mean(strategy, names, "see `florilegium list strategies`")
     if registered:
         hint = f"set strategy to {registered!r}, the name of this algorithm in Florilegium"

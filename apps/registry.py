@@ -7,19 +7,23 @@ from functools import partial
 
 from apps.evaluation.composite import CompositeEvaluation
 from apps.evaluation.models import RowEvaluation
+from apps.evaluation.no_model import NoEvaluation
 from apps.evaluation.vertical import VerticalEvaluator
 from apps.parties.sites import PartySites
 from apps.run_config.algorithm import Algorithm
+from apps.sites.columns import ColumnSites
 from apps.sites.rows import RowSites
 from clients import scoring
 from clients.base import client_of
+from clients.describe import DescribeClient
 from clients.vfb2 import VFB2SAGAClient, VFB2SGDClient, VFB2SVRGClient
 from methods.method import Method
 from strategies import composite, fedx, local_sgd, minimax
+from strategies.describe import Describe
 from strategies.method import strategy_of
 from strategies.vfb2 import VFB2SAGA, VFB2SGD, VFB2SVRG
 
-__all__ = ["ALGORITHMS", "Algorithm", "adapt", "pair"]
+__all__ = ["ALGORITHMS", "ANALYSES", "Algorithm", "adapt", "pair"]
 
 # Makes a row of the registry from the two classes. By default, each client has data rows, not columns.
 pair = partial(Algorithm, sites=RowSites(), evaluation=RowEvaluation())
@@ -155,4 +159,15 @@ ALGORITHMS: dict[str, Algorithm] = {
     ),
     "vfb2-svrg": _vertical(VFB2SVRG, VFB2SVRGClient, "the same with SVRG: a snapshot of all slopes before each epoch"),
     "vfb2-saga": _vertical(VFB2SAGA, VFB2SAGAClient, "the same with SAGA: a slope kept for every row"),
+}
+
+# Values of ``strategy`` that train no model: sites answer questions about their rows before round 1.
+ANALYSES: dict[str, Algorithm] = {
+    "describe": Algorithm(
+        Describe,
+        DescribeClient,
+        "table one of all sites before training: counts, moments, quantiles, differences, information values",
+        sites=ColumnSites(),
+        evaluation=NoEvaluation(),
+    ),
 }

@@ -6,6 +6,7 @@ from flwr.app import Context
 from flwr.common import log
 from flwr.serverapp import Grid, ServerApp
 
+from apps.analysis import Description
 from apps.config import ConfigError, parse_run_config
 from apps.run_directory.artifacts import RunDirectory
 from apps.training import FLOWER_SIMULATION, Training, engine_of
@@ -39,7 +40,8 @@ def main(grid: Grid, context: Context) -> None:
     except EXPECTED as error:
         raise _failure(error) from None
     try:
-        training = Training(config, grid, directory)
+        kind = Training if config.algorithm.strategy.trains else Description
+        training = kind(config, grid, directory)
         if training.engine == FLOWER_SIMULATION:  # `flwr stop` ends the process without raising in this thread
             add_exit_handler(lambda: None if directory.ended else _note_stop(training))
         result = training.run()

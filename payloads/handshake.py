@@ -100,12 +100,14 @@ class SiteReport(Payload):
 
     @property
     def label_values(self) -> tuple[tuple[str, ...], tuple[str, ...]]:
-        """The label values in the site's own file: the negative and the positive values.
+        """The label values in the site's own file: the negative and the positive values. Empty if it reports none.
 
         Raises:
-            PayloadError: The values are missing, are not names, or are too many or too long.
+            PayloadError: The values are not names, or are too many or too long.
         """
         labels = (self.negative_labels, self.positive_labels)
+        if self.negative_labels is None and self.positive_labels is None:
+            return (), ()
         negative, positive = (() if values is None else decode_names(values) for values in labels)
         both = negative + positive
         if not 1 <= len(both) <= MOST_LABELS:

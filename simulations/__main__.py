@@ -32,6 +32,7 @@ from simulations.arguments import (
     sites_of,
     stack_of,
 )
+from simulations.describing import describe
 from simulations.experiments.command import reproduce
 from simulations.listing import list_everything
 from simulations.results.output import log_off, print_json, progress, stdout_to_stderr
@@ -285,7 +286,7 @@ def report(
 
 
 cli.command("list")(list_everything)
-for command in (predict, evaluate, export, card, sweep, reproduce):
+for command in (describe, predict, evaluate, export, card, sweep, reproduce):
     cli.command()(command)
 
 

@@ -43,7 +43,7 @@ def collect() -> dict[Section, dict[str, Any]]:
         ConfigError: An experiment's file is wrong.
     """
     from apps.config import known_keys
-    from apps.registry import ALGORITHMS
+    from apps.registry import ALGORITHMS, ANALYSES
     from problems.data import DATASETS, PARTITIONS
     from problems.models import MODELS
     from simulations.experiments.expansion import data_sets
@@ -53,7 +53,7 @@ def collect() -> dict[Section, dict[str, Any]]:
     return {
         "strategies": {
             name: row.description + (" [--stack has no effect]" if row.strategy.clients_meet else "")
-            for name, row in ALGORITHMS.items()
+            for name, row in {**ALGORITHMS, **ANALYSES}.items()
         },
         "datasets": dict(DATASETS),
         "partitions": dict(PARTITIONS),

@@ -17,6 +17,7 @@ from torch import Tensor
 
 from apps.run_config.settings import DataSettings, EvaluationSettings, RunSettings, SyntheticSettings
 from clients.base import PayloadClient, Site, Trained
+from methods.cohort import Cohort
 from methods.method import Traits
 from payloads.handshake import Scaling, SiteReport
 from payloads.record import FloatArray
@@ -32,8 +33,9 @@ SYNTHETIC = "synthetic"
 PRIVACY = "privacy"
 # the name of the handshake, which precedes all rounds, in the log of a node's owner
 HANDSHAKE = "handshake"
-# a node's part of the run's data: rows (Site), or columns of the rows that all nodes share (Party)
-Held = Site | Party
+# a node's part of the run's data: rows (Site), columns of the rows that all nodes share (Party), or columns that are
+# not scaled (Cohort)
+Held = Site | Party | Cohort
 
 
 class Sites(Protocol):

@@ -30,7 +30,8 @@ def add_fingerprint(
         local: The paths in the message.
     """
     base = base_folder(node, local)
-    if base is None or not reads_own(config) or not config.training.checkpoint_every:
+    keeps = config.training.checkpoint_every and config.algorithm.strategy.trains
+    if base is None or not reads_own(config) or not keeps:
         return report
     rows = own_rows(config, node, report.partition_id)
     parts = [rows.train_rows, rows.evaluated_rows, *([] if rows.validation_rows is None else [rows.test_rows])]

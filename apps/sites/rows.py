@@ -46,8 +46,14 @@ def reads_own(config: RunConfig) -> bool:
     return config.data.partition == OWN
 
 
-def own_rows(config: RunConfig, node: Mapping[str, Any], partition_id: int) -> SiteRows:
+def own_rows(config: RunConfig, node: Mapping[str, Any], partition_id: int, *, trains: bool = True) -> SiteRows:
     """Return the rows of a node's own file. A process reads the file once, and again after a change.
+
+    Args:
+        config: The run config.
+        node: The node config.
+        partition_id: The node's partition id.
+        trains: Whether a class must have enough rows to train on.
 
     Raises:
         ConfigError: The node config names no file, or a value is not allowed.
@@ -66,7 +72,8 @@ def own_rows(config: RunConfig, node: Mapping[str, Any], partition_id: int) -> S
         spec = replace(spec, seed=own.data.split_seed, data_dir="")
     try:
         rows = _read(own.data.data_path, spec, partition_id)
-        check_classes(rows, own.privacy.least_cell)
+        if trains:
+            check_classes(rows, own.privacy.least_cell)
     except DataError as error:
         raise error.at(label) from error
     return rows

@@ -1,7 +1,7 @@
 """Data sets of simulations: `load` reads the rows, splits off test rows and divides the rest among the clients."""
 
 import operator
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
@@ -27,6 +27,8 @@ from problems.data.spec import OWN, SPARSE_LOGISTIC, UNLABELLED, DataError, Data
 from problems.data.splits import split_rows
 from problems.data.validation import validate
 
+# the result of `Source.encode` -> the features of all rows, and their preprocessing
+Raw = Callable[[Any], tuple[Any, Preprocessing]]
 # the labels of rows, and each client's indices among these rows
 Spread = tuple[Int8[np.ndarray, "_"], list[Int64[np.ndarray, "_"]]]
 
@@ -130,7 +132,7 @@ def load(spec: DataSpec, num_clients: int) -> FederatedData:
     """
     validate(spec)
     try:
-        return _load(spec, num_clients)
+        return load_rows(spec, num_clients)
     except DataError as error:
         raise in_data_set(error, spec) from error
 
@@ -148,7 +150,15 @@ def _check_clients(spec: DataSpec, num_clients: int) -> None:
         raise DataError("partition-sites", got=got, allowed=allowed, hint="remove or raise partition-sites")
 
 
-def _load(spec: DataSpec, num_clients: int) -> FederatedData:
+def load_rows(spec: DataSpec, num_clients: int, raw: Raw | None = None) -> FederatedData:
+    """Read a data set like `load`, without checks of the options.
+
+    Args:
+        spec: The data set and its options.
+        num_clients: The number of clients.
+        raw: A function that makes features and preprocessing from the result of `Source.encode`. None: features are
+            scaled, and are float32.
+    """
     _check_clients(spec, num_clients)
     if spec.dataset in UNLABELLED:
         return _without_labels(spec, num_clients)
@@ -164,8 +174,12 @@ def _load(spec: DataSpec, num_clients: int) -> FederatedData:
     def check(encoded: Any) -> None:
         warn_of_rows(encoded, labels, source.codes, train_rows, source.sites)
 
-    features, columns = source.features(train_rows, check, rows_of.test if spec.test_sites else None)
-    check_finite(features)
+    take: Callable[..., Any] = take_float32 if raw is None else operator.getitem
+    if raw is not None:
+        features, columns = raw(source.encode(train_rows))
+    else:
+        features, columns = source.features(train_rows, check, rows_of.test if spec.test_sites else None)
+        check_finite(features)
     sites, site_names = rows_of.sites, rows_of.site_names
     if sites is not None:
         sites, site_names = merge_sites(spec, sites, site_names, num_clients)
@@ -192,16 +206,16 @@ def _load(spec: DataSpec, num_clients: int) -> FederatedData:
     clients = clients_of(spec, sites, num_clients)
 
     def samples_of(indices: Int64[np.ndarray, "some"]) -> Samples:
-        return Samples(take_float32(features, indices), labels[indices], None if clients is None else clients[indices])
+        return Samples(take(features, indices), labels[indices], None if clients is None else clients[indices])
 
     return FederatedData(
-        train=Samples(take_float32(features, rows[order]), train_labels[order]),
+        train=Samples(take(features, rows[order]), train_labels[order]),
         test=samples_of(rows_of.test),
         sizes=[len(part) for part in parts],
         spec=spec,
         columns=columns and columns.with_labels(np.array(source.classes)[marked].tolist()),
         validation=None if rows_of.validation is None else samples_of(rows_of.validation),
-        sample_format=SampleFormat.of(features, source.classes, marked, source.pixel_max),
+        sample_format=None if raw is not None else SampleFormat.of(features, source.classes, marked, source.pixel_max),
         notes=(*source.notes, *rows_of.notes),
         grouping=grouping,
         site_names=() if clients is None else site_names[:num_clients],

@@ -11,7 +11,7 @@ import numpy as np
 from jaxtyping import Bool, Float64, Int64
 
 from problems.data.agreement import Statistics, needs
-from problems.data.preprocessing import MARKS, Preprocessing
+from problems.data.preprocessing import MARKS, Feature, Preprocessing
 
 FAR = 30
 """If the deviation is more than 30 times the range of nearly all cells, a few far cells cause the deviation."""
@@ -25,7 +25,7 @@ _MAX_VARIATION = 0.6
 
 
 def find_units(
-    preprocessing: Preprocessing,
+    features: Sequence[Feature],
     counts: Int64[np.ndarray, "sites c"],
     centres: Float64[np.ndarray, "sites c"],
     spreads: Float64[np.ndarray, "sites c"],
@@ -35,7 +35,7 @@ def find_units(
     """Return the sites whose numbers in a column are far from the numbers of all other sites.
 
     Args:
-        preprocessing: The preprocessing, which names the c numbers.
+        features: The features of the c numbers.
         counts: The number of cells of each site and number; sites without cells are left out.
         centres: The means or medians.
         spreads: The deviations.
@@ -45,7 +45,7 @@ def find_units(
         Pairs of a site's index and a text with the column and its figures.
     """
     strange_sites = list[tuple[int, str]]()
-    for index, feature in enumerate(preprocessing.inputs):
+    for index, feature in enumerate(features):
         sites = np.flatnonzero(counts[:, index])
         centre, spread = centres[sites, index], spreads[sites, index]
         unit = log(2) if log_scale else 1.0
@@ -126,7 +126,7 @@ def find_strange_sites(preprocessing: Preprocessing, sites: Sequence[Statistics]
         )
         centres, spreads = quartiles[..., 1], (quartiles[..., 2] - quartiles[..., 0]) / 1.349
     with np.errstate(all="ignore"):  # a site may send any numbers
-        strange = find_units(preprocessing, np.where(marks, 0, counts), centres, spreads, log_scale=log_scale)
+        strange = find_units(preprocessing.inputs, np.where(marks, 0, counts), centres, spreads, log_scale=log_scale)
     if has_deviations and has_quantiles and not log_scale:
         for site, parts in enumerate(borders):
             for index, part in enumerate(parts):

@@ -12,12 +12,14 @@ from apps.config import ConfigError
 from apps.evaluation.metric_names import better
 from apps.evaluation.small_cells import describe_left_out
 from apps.run_directory.curves import RANKING
+from apps.run_directory.table_one import NAME as DESCRIBE
 from payloads.site_names import label_entry, label_site
 from problems.errors import require
 from problems.intervals import FIGURES
 from simulations.results.board import NO_BASELINES, NO_LABELS, Board
 from simulations.results.board_figures import draw_board
 from simulations.results.compare import Comparison
+from simulations.results.described import read_description
 from simulations.results.figure import Groups, draw
 from simulations.results.output import Table, format_cell, format_megabytes, format_metric, metric_cell
 from simulations.results.page import render
@@ -68,6 +70,7 @@ def as_html(comparison: Comparison) -> str:
         runs=[_tell(run, comparison) for run in runs],
         rounds=[] if several else [_draw({label: groups}) for label, groups in panels.items()],
         board=None if several else _describe(runs[0]),
+        described=None if several else read_description(runs[0].path),
     )
 
 
@@ -80,7 +83,7 @@ def _draw(panels: Mapping[str, Groups]) -> str:
 
 def _describe(run: RunRecord) -> dict[str, Any] | None:
     """Return a finished run's part of the page for a board. None: the run is not finished."""
-    if not run.result:
+    if not run.result or run.facts["strategy"] == DESCRIBE:
         return None
     board = Board.of(run)
     if not board.is_binary:
@@ -117,7 +120,9 @@ def _facts(run: RunRecord) -> dict[str, str]:
     facts = run.facts
     found: dict[str, Any] = {
         **{key: facts[key] for key in ("strategy", "dataset", "clients")},
-        "rounds": f"{facts['rounds']} of {run.config.get('num-server-rounds')}",
+        "rounds": None
+        if facts["strategy"] == DESCRIBE
+        else f"{facts['rounds']} of {run.config.get('num-server-rounds')}",
         "selected": run.selection or None,
         "seed": facts["seed"],
         "engine": run.result.get("engine"),

@@ -43,6 +43,8 @@ class Family:
 
     # whether the server sends a model; if not, each client keeps a part of the model, and the clients measure metrics
     shares_model = True
+    # whether the run has rounds; if not, all exchanges precede round 1
+    trains = True
     # whether clients exchange data with each other during an exchange; all of them must then run at the same time
     clients_meet = False
     # whether the clients report their numbers of samples in the handshake

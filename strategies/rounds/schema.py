@@ -173,6 +173,8 @@ def _compare_labels(reports: Sequence[SiteReport]) -> None:
     strangers, doubts = list[SetupError](), list[str]()
     for report in reports:
         negative, positive = report.label_values
+        if not (negative or positive):  # the site hides its labels
+            continue
         alone = [value for value in negative if sites[value] == 1 < len(reports)]
         if not positive and len(alone) == len(negative):
             error = SetupError(

@@ -15,6 +15,7 @@ from apps.config import Scalar, parse_run_config
 from apps.registry import ALGORITHMS
 from apps.server_app import app as server_app
 from apps.sites.rows import own_rows
+from clients.describe import PHASES
 from payloads.handshake import SiteReport
 from payloads.held_out import GroupCounts
 from payloads.record import Payload, specs_of
@@ -134,7 +135,11 @@ def documented() -> dict[str, set[str]]:
 
 @pytest.mark.parametrize(
     ("starts", "kinds"),
-    [(("handshake", "evaluation"), (SiteReport, GroupCounts)), (("vertical",), (Credentials, DataSummary, Report))],
+    [
+        (("handshake", "evaluation"), (SiteReport, GroupCounts)),
+        (("vertical",), (Credentials, DataSummary, Report)),
+        (("`describe`",), tuple(PHASES.values())),
+    ],
 )
 def test_the_page_lists_the_fields_around_the_training(
     starts: tuple[str, ...], kinds: tuple[type[Payload], ...]
@@ -177,6 +182,15 @@ def test_no_message_holds_a_row_and_each_what_the_page_lists(
         assert set(records.config_records.get(PAYLOAD, {})) <= listed | everywhere
         assert set(records.array_records.get(ARRAYS, {})) <= {"parameters", "buffers"}
         assert set(records.metric_records.get(METRICS, {})) <= {"num-examples", "server-round", "state-round"}
+
+
+@pytest.mark.parametrize("secure", [False, True])
+def test_no_message_of_a_description_holds_a_row(secure: bool, tmp_path: Path) -> None:
+    replies = heard(tmp_path, {"strategy": "describe", "privacy.secure-sum": secure})
+    hidden, labels = secrets(tmp_path)
+    assert len(replies) >= SITES * 4
+    assert [place for message in replies for place in disclosed(message, hidden, labels)] == []
+    assert not any(ARRAYS in message.content for message in replies)
 
 
 def test_what_is_hidden_in_a_message_is_found(tmp_path: Path) -> None:

@@ -29,6 +29,16 @@ def test_the_same_config_gives_the_same_bytes(strategy: str, engine: Engine, tmp
     assert {k: v for k, v in left.items() if k not in MOVING} == {k: v for k, v in right.items() if k not in MOVING}
 
 
+@pytest.mark.gate
+@pytest.mark.parametrize("secure", [False, True])
+def test_a_description_is_the_same_on_every_engine(secure: bool, engine: Engine, tmp_path: Path) -> None:
+    config = {"strategy": "describe", "dataset": "breast-cancer", "privacy.secure-sum": secure}
+    federate(tmp_path / "first" / "run", config, clients=3, threads=2)
+    engine.run(tmp_path / "second" / "run", config, 3)
+    tables = [(tmp_path / name / "run" / "describe.json").read_bytes() for name in ("first", "second")]
+    assert tables[0] == tables[1]
+
+
 def test_a_network_with_batch_norm_gives_the_same_bytes(engine: Engine, tmp_path: Path) -> None:
     """Two networks have separate statistics, at w and at h, and the Hessian uses both passes."""
     labels = np.arange(48) % 4 == 0

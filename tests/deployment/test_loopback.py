@@ -60,6 +60,21 @@ def test_sites_with_own_files_compute_what_one_process_does(deployment_with_tabl
     assert not any(line["dropped"] for line in run.lines)
 
 
+@pytest.mark.parametrize("secure", [False, True])
+def test_sites_with_own_files_describe_them_like_one_process(
+    secure: bool, deployment_with_tables: Deployment, tmp_path: Path
+) -> None:
+    config = {**OWN, "strategy": "describe", "privacy.secure-sum": secure}
+    nodes = [{"data-path": str(deployment_with_tables.own_file(site))} for site in range(3)]
+    federate(tmp_path / "here" / "run", config, nodes=nodes)
+    deployment_with_tables.run(tmp_path / "deployed" / "run", config)
+    tables = [
+        json.loads((tmp_path / name / "run" / "describe.json").read_text("utf-8")) for name in ("here", "deployed")
+    ]
+    assert tables[0]["rows"] == tables[1]["rows"] > 0
+    assert tables[0]["columns"] == tables[1]["columns"]
+
+
 def test_what_is_wrong_with_a_site_s_file_stays_in_its_log(deployment_with_tables: Deployment, tmp_path: Path) -> None:
     file = deployment_with_tables.own_file(1)
     whole = file.read_bytes()

@@ -51,6 +51,10 @@ def test_two_workers_give_the_bytes_of_one_process(tmp_path: Path) -> None:
     for name, run in zip(configs, runs, strict=True):
         check_equal(run, here[name])
         assert run.result["engine"] == "ray"
+    path, table = tmp_path / "ray" / "table", {"strategy": "describe", "dataset": "breast-cancer"}
+    federate(tmp_path / "here" / "table", table, CLIENTS)
+    spread((path, table, 0))
+    assert (path / "describe.json").read_bytes() == (tmp_path / "here" / "table" / "describe.json").read_bytes()
     more = {name: {**configs[name], "num-server-rounds": 5, "resume": True} for name in ("fedx2", "scaffold")}
     runs = spread(*((tmp_path / "here" / name, config, 0) for name, config in more.items()))
     for run, (name, config) in zip(runs, more.items(), strict=True):

@@ -1,0 +1,231 @@
+"""The sums of a description of columns over all sites, and the borders of bins that the server asks for."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from fractions import Fraction
+from itertools import pairwise
+from typing import Any
+
+import numpy as np
+from jaxtyping import Float64, Int64
+
+from methods.cohort import Columns
+from payloads.description import SiteQuantiles
+from payloads.exact_sums import DIGITS, to_fractions
+from payloads.record import Payload
+from problems.data.quantiles import GROUPS
+
+_PIECES = 2 * GROUPS
+"""A bin is divided if it has two of so many equal parts of a column's cells."""
+_POWERS = range(-20, 65)
+
+
+@dataclass(frozen=True, eq=False)
+class Part:
+    """The sums of one site, of all sites, or of all sites but one.
+
+    Attributes:
+        totals: The fields of `Totals`.
+        offsets, squares: For each number, the exact sums of differences from the origin, and of their squares.
+    """
+
+    totals: dict[str, Int64[np.ndarray, "_"]]
+    offsets: tuple[Fraction, ...]
+    squares: tuple[Fraction, ...]
+
+    @property
+    def rows(self) -> Int64[np.ndarray, "3"]:
+        """The rows by class."""
+        return self.totals["rows"]
+
+    def moments(self, index: int) -> tuple[float, float] | None:
+        """Return mean and standard deviation (n - 1) of a number; None for fewer than two cells."""
+        cells = int(self.totals["cells"][index])
+        if cells < 2:
+            return None
+        (total,) = to_fractions(self.totals["sums"][DIGITS * index : DIGITS * (index + 1)])
+        variance = (self.squares[index] - self.offsets[index] ** 2 / cells) / (cells - 1)
+        return float(total / cells), float(max(variance, Fraction(0))) ** 0.5
+
+    def without(self, other: "Part") -> "Part":
+        """Return the sums without those of another part."""
+        totals = {name: values - other.totals[name] for name, values in self.totals.items()}
+        offsets = tuple(mine - theirs for mine, theirs in zip(self.offsets, other.offsets, strict=True))
+        squares = tuple(mine - theirs for mine, theirs in zip(self.squares, other.squares, strict=True))
+        return Part(totals, offsets, squares)
+
+
+@dataclass(eq=False)
+class Pool:
+    """The sums of all sites.
+
+    Attributes:
+        columns: The columns.
+        totals: The replies to `TOTALS`: one for each site, or with secure sums a single reply with the sums.
+        summed: Whether the server sees sums only.
+        borders: The borders of the newest counts, infinite after the last.
+        counts: The newest counts of numbers over all sites, by class and bin.
+        quantiles: Each site's quantiles; empty with secure sums.
+    """
+
+    columns: Columns
+    totals: list[dict[str, Int64[np.ndarray, "_"]]]
+    summed: bool
+    borders: Float64[np.ndarray, "c b"] = field(default_factory=lambda: np.zeros((0, 0)))
+    counts: Int64[np.ndarray, "c 3 bins"] = field(default_factory=lambda: np.zeros((0, 3, 1), np.int64))
+    quantiles: Sequence[SiteQuantiles] = ()
+    parts: list[Part] = field(default_factory=list)
+
+    @classmethod
+    def of(cls, columns: Columns, replies: Sequence[Payload], *, summed: bool) -> "Pool":
+        """Return the pool of the replies to `TOTALS`."""
+        return cls(columns, _arrays(replies, summed=summed), summed)
+
+    def means(self) -> Float64[np.ndarray, "c"]:
+        """Return the mean of each number, 0 without cells."""
+        cells = _add(self.totals)["cells"].tolist()
+        sums = to_fractions(_add(self.totals)["sums"])
+        return np.array([float(total / max(count, 1)) for total, count in zip(sums, cells, strict=True)])
+
+    def add_bins(
+        self, borders: Float64[np.ndarray, "c b"], origins: Float64[np.ndarray, "o"], replies: Sequence[Payload]
+    ) -> None:
+        """Store the replies to an exchange of `BINS`.
+
+        Args:
+            borders: The borders of the question.
+            origins: The origins of the question. Empty: the replies have no squares.
+            replies: The replies.
+        """
+        arrays = _arrays(replies, summed=self.summed)
+        self.borders = borders
+        self.counts = _add(arrays)["counts"].reshape(len(borders), 3, -1)
+        if len(origins) or not self.parts:
+            self.parts = [
+                Part(
+                    totals,
+                    tuple(to_fractions(sums["offsets"])),
+                    tuple(to_fractions(sums["squares"])),
+                )
+                for totals, sums in zip(self.totals, arrays, strict=True)
+            ]
+
+    @property
+    def all(self) -> Part:
+        """The sums over all sites."""
+        offsets, squares = (
+            tuple(map(sum, zip(*(getattr(part, name) for part in self.parts), strict=True)))
+            for name in ("offsets", "squares")
+        )
+        return Part(_add(self.totals), offsets, squares)  # type: ignore[arg-type]
+
+    def counts_of(self, index: int) -> Int64[np.ndarray, "bins"]:
+        """Return the counts of a number by bin, over all classes."""
+        total: np.ndarray = self.counts[index].sum(axis=0)
+        return total
+
+    def levels(self, index: int, levels: Float64[np.ndarray, "q"]) -> Float64[np.ndarray, "q"]:
+        """Return quantiles of a number over all sites; nan without cells."""
+        return find_quantiles(self.borders[index], self.counts_of(index), levels)
+
+
+def _arrays(replies: Sequence[Any], *, summed: bool) -> list[dict[str, Int64[np.ndarray, "_"]]]:
+    arrays = [{name: values.astype(np.int64) for name, values in reply.arrays().items()} for reply in replies]
+    return [_add(arrays)] if summed else arrays
+
+
+def _add(arrays: Sequence[dict[str, Int64[np.ndarray, "_"]]]) -> dict[str, Int64[np.ndarray, "_"]]:
+    return {name: np.sum([one[name] for one in arrays], axis=0) for name in arrays[0]}
+
+
+def first_borders(columns: int) -> Float64[np.ndarray, "c b"]:
+    """Return the borders of the first question: 0, and powers of 2 with both signs."""
+    powers = 2.0 ** np.array(_POWERS)
+    return np.tile(np.concatenate([-powers[::-1], [0.0], powers]), (columns, 1))
+
+
+def is_fine(counts: Int64[np.ndarray, "c 3 bins"]) -> bool:
+    """Return whether no bin has more than 1/64 of its column's cells."""
+    by_bin = counts.sum(axis=1)
+    return bool((by_bin * GROUPS <= by_bin.sum(axis=1, keepdims=True)).all())
+
+
+def refine(
+    borders: Float64[np.ndarray, "c b"], counts: Int64[np.ndarray, "c 3 bins"]
+) -> Float64[np.ndarray, "c finer"]:
+    """Return finer borders for bins with many cells, and none between bins with few.
+
+    All borders are multiples of powers of 2, at which sites count exactly.
+    """
+    refined = [
+        _refine(row[np.isfinite(row)], cells.sum(axis=0).tolist()) for row, cells in zip(borders, counts, strict=True)
+    ]
+    padded = np.full((len(refined), max(map(len, refined), default=0)), np.inf)
+    for row, finite in zip(padded, refined, strict=True):
+        row[: len(finite)] = finite
+    return padded
+
+
+def _refine(borders: Float64[np.ndarray, "b"], counts: list[int]) -> Float64[np.ndarray, "_"]:
+    total, waiting, chosen = sum(counts), 0, list[float]()
+    for low, high, count in zip([-np.inf, *borders], [*borders, np.inf], counts, strict=False):
+        pieces = count * _PIECES // max(total, 1)
+        step = 0.0
+        if pieces >= 2 and np.isfinite(high - low):
+            step = 2.0 ** np.floor(np.log2((high - low) / pieces))
+        if step and low + step > low and high - step < high:
+            chosen += [low + step * number for number in range(round((high - low) / step) + 1)]
+            waiting = 0
+            continue
+        waiting += count
+        if waiting * 2 * _PIECES >= total and np.isfinite(high):
+            chosen.append(high)
+            waiting = 0
+    return np.unique(np.array(chosen or borders[:1]))
+
+
+def find_quantiles(
+    borders: Float64[np.ndarray, "b"], counts: Int64[np.ndarray, "bins"], levels: Float64[np.ndarray, "q"]
+) -> Float64[np.ndarray, "q"]:
+    """Return quantiles of counted cells: linear within a bin, or the lower border of a bin with many equal cells."""
+    finite, total = borders[np.isfinite(borders)], int(counts.sum())
+    if not total or not len(finite):
+        return np.full(len(levels), np.nan)
+    below = np.concatenate([[0], np.cumsum(counts)])
+    found = []
+    for level in levels:
+        index = min(int(np.searchsorted(below[1:], level * total)), len(finite))
+        if index in (0, len(finite)):
+            found.append(finite[0] if index == 0 else finite[-1])
+            continue
+        low, high = finite[index - 1], finite[index]
+        share = (level * total - below[index]) / max(int(counts[index]), 1)
+        found.append(low if counts[index] * GROUPS > total else low + (high - low) * share)
+    return np.array(found)
+
+
+def merge_bins(
+    borders: Float64[np.ndarray, "b"], counts: Int64[np.ndarray, "3 bins"], bins: int
+) -> tuple[Float64[np.ndarray, "_"], Int64[np.ndarray, "3 _"]]:
+    """Merge fine bins into nearly equal bins.
+
+    Args:
+        borders: The fine borders.
+        counts: The counts by class and fine bin.
+        bins: The number of bins.
+
+    Returns:
+        The chosen borders, and the counts by class and merged bin.
+    """
+    finite = borders[np.isfinite(borders)]
+    below = np.cumsum(counts.sum(axis=0))[: len(finite)]
+    total = int(counts.sum())
+    inner = np.flatnonzero((below > 0) & (below < total))
+    if not len(inner):
+        return finite[:0], counts.sum(axis=1, keepdims=True)
+    wanted = np.arange(1, bins) / bins * total
+    chosen = np.unique(inner[np.abs(below[inner] - wanted[:, None]).argmin(axis=1)])
+    chosen = chosen[np.append(True, np.diff(below[chosen]) > 0)]
+    ends = [0, *(chosen + 1).tolist(), counts.shape[1]]
+    merged = np.stack([counts[:, start:end].sum(axis=1) for start, end in pairwise(ends)], axis=1)
+    return finite[chosen], merged

@@ -1,0 +1,94 @@
+"""The strategy that describes columns: exchanges before round 1, and no rounds."""
+
+from collections.abc import Mapping
+from types import MappingProxyType
+
+import numpy as np
+from flwr.app import ArrayRecord
+from flwr.serverapp import Grid
+
+from methods.cohort import Columns
+from methods.method import Traits
+from methods.table_one import Pool, first_borders, is_fine, refine
+from payloads.description import BINS, QUANTILES, TOTALS, Bins, Question, SiteQuantiles, Totals
+from payloads.record import FloatArray, Payload, PayloadError
+from payloads.settings import Settings, TrainingSettings
+from strategies.base import PayloadStrategy
+from strategies.rounds.errors import SetupError
+from strategies.rounds.handshake import Roster
+from strategies.rounds.replies import Reply
+
+# the training settings that describe reads; the others have no effect
+_READ = ("dtype", "seed", "device", "torch_threads", "fraction_train", "min_train_nodes", "max_retries", "retry_wait")
+_READ += ("round_timeout", "handshake_timeout", "aggregation", "clip_gradient", "weight_decay", "local_optimizer")
+
+
+class Describe(PayloadStrategy):
+    """The server half of a description of columns.
+
+    All sites must answer each exchange, so all entries of the table are about the same rows.
+
+    Attributes:
+        pool: The sums over the sites, and their own sums unless the run has secure sums. None before the exchanges.
+        columns: The columns of all sites. None before the handshake.
+    """
+
+    counts_samples = False
+    trains = False
+    down_type = Question
+    phases: Mapping[str, type[Payload]] = MappingProxyType(
+        {TOTALS: Totals, **dict.fromkeys(BINS, Bins), QUANTILES: SiteQuantiles}
+    )
+    traits = Traits(
+        sends="sums of rows by column, class and bin; no model",
+        default_step=float(TrainingSettings.model_fields["learning_rate"].default),
+        number_types=("float64",),
+        needs_all_clients="describes the rows of all sites",
+        retries_failed=True,
+        weighted_gradients=True,
+        unread=tuple(name for name in TrainingSettings.model_fields if name not in _READ),
+    )
+
+    def __init__(self, training: TrainingSettings | None = None, settings: Settings | None = None) -> None:
+        super().__init__(training, settings)
+        self.pool: Pool | None = None
+        self.columns: Columns | None = None
+
+    @classmethod
+    def own_values(cls, settings: Settings) -> str:
+        """Return "", since quantiles of single sites are left out with secure sums."""
+        return ""
+
+    def meet(self, roster: Roster) -> None:
+        if self.schema is None or self.schema.preprocessing is None:
+            raise SetupError("columns", got="sites without a table", allowed="tables", hint="set dataset to a table")
+        self.columns = Columns(self.schema.preprocessing.inputs)
+
+    def limits(self, client: int) -> dict[str, int]:
+        assert self.columns is not None
+        return self.columns.limits()
+
+    def check_payload(self, payload: Payload) -> None:
+        for name, values in payload.arrays().items():
+            if values.dtype.kind == "i" and name not in ("sums", "offsets", "squares") and (values < 0).any():
+                raise PayloadError(f"{type(payload).__name__}.{name}: got counts below 0")
+
+    def combine(self, server_round: int, replies: list[Reply]) -> tuple[list[FloatArray], dict[str, float]]:
+        raise AssertionError("a description has no rounds")
+
+    def prologue(self, arrays: ArrayRecord, grid: Grid) -> None:
+        assert self.columns is not None
+
+        def ask(phase: str, question: Question | None = None) -> list[Payload]:
+            return [reply.payload for reply in self.ask(0, range(len(self.roster)), arrays, question, phase)]
+
+        pool = self.pool = Pool.of(self.columns, ask(TOTALS), summed=self.privacy.secure_sum)
+        borders = first_borders(len(self.columns.numbers))
+        for number, phase in enumerate(BINS):
+            origins = pool.means() if number == 0 else np.zeros(0)
+            pool.add_bins(borders, origins, ask(phase, Question(borders=borders, origins=origins)))
+            if is_fine(pool.counts) or phase == BINS[-1]:
+                break
+            borders = refine(borders, pool.counts)
+        if not self.privacy.secure_sum:
+            pool.quantiles = ask(QUANTILES)
