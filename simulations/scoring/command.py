@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Literal
 
@@ -44,6 +45,10 @@ def predict(
             help="also write the column predicted, 0 or 1: a probability, score=x, run (by threshold-at) or youden",
         ),
     ] = "",
+    reasons: Annotated[
+        int | None,
+        typer.Option("--reasons", help="also write the columns that raise a score most, this number for each row"),
+    ] = None,
     model: ModelOption = "",
     allow_unseen: AllowUnseen = False,
 ) -> None:
@@ -54,16 +59,23 @@ def predict(
     """
     from apps.evaluation.labels import join_labels
     from problems.data.spec import parse_names
+    from simulations.scoring.additive import OPTION, AdditiveModel
     from simulations.scoring.model import load  # imported here, since scikit-learn takes a second to load
     from simulations.scoring.rows import score_file, write_scores
     from simulations.scoring.thresholds import Threshold
 
     trained = load(run, model, allow_unseen=allow_unseen)
     chosen = Threshold.parse(threshold, trained) if threshold else None
-    scores = score_file(trained, new, parse_names("--keep", keep), chosen)
+    further, notes = [], []
+    if reasons is not None:
+        additive = AdditiveModel.of(trained, OPTION)
+        further.append(partial(additive.reasons, number=reasons))
+        notes.append(f"score = {additive.constant:.6f} + the contributions of all {len(additive.columns)} columns")
+    scores = score_file(trained, new, parse_names("--keep", keep), chosen, further)
     positive = join_labels(trained.sample_format.positive_labels)
     if chosen is not None:
-        positive += f"; predicted from {chosen.words} on"
+        notes.insert(0, f"predicted from {chosen.words} on")
+    positive = "; ".join([positive, *notes])
     if out is None:
         typer.echo(f"{new}: probability of the positive label {positive}", err=True)
         typer.echo(scores.to_csv(index=False), nl=False)

@@ -151,9 +151,20 @@ class TrainedModel(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         Raises:
             DataError: The rows do not have the form of the training rows. The message names the column.
         """
+        return self.scores_of(self.features(table))
+
+    def scores_of(self, features: NDArray[np.float32]) -> NDArray[Any]:
+        """Return the raw scores.
+
+        Args:
+            features: The (n, \\*shape) output of `features`.
+
+        Returns:
+            The (n,) logits, see `decision_function`.
+        """
         # a writable array, since PyTorch warns about read-only arrays
-        features = np.require(self.features(table), requirements=["C", "W"])
-        return self.network.predict(torch.from_numpy(features)).cpu().numpy()
+        writable = np.require(features, requirements=["C", "W"])
+        return self.network.predict(torch.from_numpy(writable)).cpu().numpy()
 
     def predict_proba(self, table: pd.DataFrame | NDArray[Any]) -> NDArray[np.float64]:
         """Return probabilities: the scores mapped by the run's calibration or, without a calibration, by the sigmoid.
