@@ -23,13 +23,13 @@ class Value:
     """A value of a column.
 
     Attributes:
-        text: The column and the value, such as ``age (60, 70]`` or ``job=baker``.
+        label: The value, such as ``(60, 70]``, ``baker`` or ``missing``.
         cell: The numbers in `Preprocessing.inputs` of the column, NaN for a missing cell.
         is_trained: Whether the model has a weight for the value, or the value is the category without a feature.
         low, high: The bounds of a bin; None at an open end, or if the value is not a bin.
     """
 
-    text: str
+    label: str
     cell: tuple[float, ...]
     is_trained: bool = True
     low: float | None = None
@@ -76,33 +76,36 @@ class RawColumn:
         found = self._present()
         if not found or self.recipe.missing == "error":
             return found
-        missing = Value(f"{self.name} missing", (np.nan,) * len(self.recipe.inputs), self.has_indicator)
+        missing = Value("missing", (np.nan,) * len(self.recipe.inputs), self.has_indicator)
         return (*found, missing)
 
     def _present(self) -> tuple[Value, ...]:
-        feature, name = self.feature, self.name
+        feature = self.feature
         if self.is_text:
             units = np.eye(len(self.recipe.inputs)).tolist()
-            listed = [Value(one.name, tuple(unit)) for one, unit in zip(self.recipe.inputs, units, strict=True)]
+            listed = [
+                Value(one.value if one.kind == "category" else "any other value", tuple(unit))
+                for one, unit in zip(self.recipe.inputs, units, strict=True)
+            ]
             if any(one.kind == "other" for one in self.recipe.inputs):
                 return tuple(listed)
             nothing = (0.0,) * len(units)
-            base = [Value(f"{name}={self.base}", nothing)] if self.base else []
-            return (*base, *listed, Value(f"{name}: any other value", nothing, is_trained=False))
+            base = [Value(self.base, nothing)] if self.base else []
+            return (*base, *listed, Value("any other value", nothing, is_trained=False))
         if feature.transform == "bin":
             return tuple(
-                Value(_name_bin(one), (_inside(one),), low=one.low, high=one.high)
+                Value(_label_bin(one), (_inside(one),), low=one.low, high=one.high)
                 for one in self.recipe.outputs
                 if one.transform == "bin"
             )
         if feature.deviation == 0.0:
-            return (Value(f"{name}: any value", (feature.fill,)),)
+            return (Value("any value", (feature.fill,)),)
         if feature.kind == "boolean":
-            return tuple(Value(f"{name}={text}", (float(truth),)) for truth, text in enumerate(_TRUTHS))
+            return tuple(Value(text, (float(truth),)) for truth, text in enumerate(_TRUTHS))
         if feature.transform == "quantile" and feature.quantiles[0] == feature.quantiles[-1]:
             middle = feature.quantiles[0]
             cells = {"<": np.nextafter(middle, -np.inf), "=": middle, ">": np.nextafter(middle, np.inf)}
-            return tuple(Value(f"{name} {sign} {write_number(middle)}", (float(cell),)) for sign, cell in cells.items())
+            return tuple(Value(f"{sign} {write_number(middle)}", (float(cell),)) for sign, cell in cells.items())
         return ()
 
     def features(self, values: Sequence[Value]) -> Float64[np.ndarray, "v k"]:
@@ -129,7 +132,7 @@ class RawColumn:
         if self.feature.transform == "bin":
             bins = [one for one in self.recipe.outputs if one.transform == "bin"]
             indices = np.searchsorted([one.bounds[1] for one in bins], numbers)
-            names = [_name_bin(one) for one in bins]
+            names = [f"{self.name} {_label_bin(one)}" for one in bins]
             return [names[index] for index in indices.tolist()]
         is_truth = self.feature.kind == "boolean"
         return [f"{self.name}={_TRUTHS[int(one)] if is_truth else write_number(one)}" for one in numbers.tolist()]
@@ -163,14 +166,13 @@ def write_number(number: float) -> str:
     return str(number).removesuffix(".0")
 
 
-def _name_bin(interval: Feature) -> str:
-    """Return a bin's name. The bounds of dates are dates."""
-    if interval.kind != "date":
-        return interval.name
-    low, high = ("" if bound is None else _write_day(bound) for bound in (interval.low, interval.high))
+def _label_bin(interval: Feature) -> str:
+    """Return a bin as text, such as ``(60, 70]``. The bounds of dates are dates."""
+    write = _write_day if interval.kind == "date" else write_number
+    low, high = ("" if bound is None else write(bound) for bound in (interval.low, interval.high))
     if not (low and high):
-        return f"{interval.column} > {low}" if low else f"{interval.column} <= {high}"
-    return f"{interval.column} ({low}, {high}]"
+        return f"> {low}" if low else f"<= {high}"
+    return f"({low}, {high}]"
 
 
 def _write_day(day: float) -> str:

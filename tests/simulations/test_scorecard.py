@@ -1,4 +1,4 @@
-"""Tests of `predict --reasons`: the contributions of a linear model's columns."""
+"""Tests of `predict --reasons` and of `scorecard`: contributions and points of a linear model's columns."""
 
 import io
 import json
@@ -15,6 +15,7 @@ from tests.battery.federation import Run, federate
 from tests.programs import Line
 from tests.refusals import states
 from tests.simulations.fabricated import refusal
+from tests.simulations.pages import Page
 
 COLUMNS = 5
 UNSCALED: dict[str, Scalar] = {"model": "linear-no-intercept", "learning-rate": 1e-9}
@@ -161,3 +162,111 @@ def test_the_number_of_reasons_is_limited(command: Line, tmp_path: Path, number:
     run = train(tmp_path, {"num-server-rounds": 1})
     error = refusal(command, "predict", run.path, tmp_path / "new.csv", "--reasons", number)
     assert states(error, f"--reasons: got {number}, allowed: 1 to 5, the number of columns")
+
+
+PROBABLE: dict[str, Scalar] = {"validation-fraction": 0.3, "calibration": "platt"}
+
+
+def look_up(card: pd.DataFrame, new: pd.DataFrame, kind: str) -> np.ndarray:
+    """Return the sum of a card's points for each row, found as a person would find them: start, and one value each."""
+    total = np.full(len(new), float(card.loc[card.value == "start", kind].iloc[0]))
+    for column, values in card[card.value != "start"].groupby("column"):
+        cells = new[column]
+        points = pd.Series(np.nan, new.index)
+        for value in values.itertuples():
+            number = getattr(value, kind)
+            if value.value == "missing":
+                points[cells.isna()] = number
+            elif value.value.startswith("each"):
+                days = column == "since"
+                units = (pd.to_datetime(cells) - pd.Timestamp(0)).dt.days if days else cells
+                points[cells.notna()] = number * units
+            elif column == "since":  # the bounds of its bins are days
+                days = (pd.to_datetime(cells) - pd.Timestamp(0)).dt.days
+                points[~(days <= value.low) & ~(days > value.high)] = number
+            elif column in ("age", "income") or value.value[0] in "<>(":
+                points[cells.notna() & ~(cells * 1.0 <= value.low) & ~(cells * 1.0 > value.high)] = number
+            elif value.value == "any other value":
+                points[cells.notna() & ~cells.astype(str).isin(values.value)] = number
+            else:
+                points[cells.astype(str).str.lower() == value.value] = number
+        total += points
+    return total
+
+
+@pytest.mark.parametrize(
+    ("scale", "keys"),
+    [("bins", PROBABLE), ("bins", {}), ("standard", PROBABLE), ("range", {"missing": "mean"}), ("none", UNSCALED)],
+)
+def test_points_are_scaled_log_odds(command: Line, tmp_path: Path, scale: str, keys: dict[str, Scalar]) -> None:
+    run = train(tmp_path, {"scale": scale, "strategy": "fedx2" if scale == "standard" else "local-sgd", **keys})
+    options = ("--points-to-double", 40, "--base-points", 500, "--base-odds", 20)
+    code, out, err = command("scorecard", run.path, *options)
+    assert (code, err) == (0, "")
+    bound = float(out.rpartition("at most ")[2].split()[0])
+    card = pd.read_csv(run.path / "scorecard.csv", keep_default_na=False, na_values={"low": "", "high": ""})
+    numbers = card.value.str.startswith("each") | (
+        card.value.eq("missing") & card.column.isin(("age", "income", "since"))
+    )
+    whole = card[~numbers] if scale != "bins" else card
+    np.testing.assert_array_equal(whole.points, whole.exact.round(6).round())
+
+    new = pd.read_csv(tmp_path / "new.csv")
+    table = pd.read_csv(io.StringIO(command("predict", run.path, tmp_path / "new.csv", "--points", *options)[1]))
+    np.testing.assert_array_equal(table.points, look_up(card, new, "points").round())
+    exact = look_up(card, new, "exact")
+    bias = load_file(run.path / "model.safetensors").get("output.bias", np.zeros(1))[0]
+    mapped = run.result.get("calibration", {"slope": 1.0, "intercept": 0.0})
+    logits = mapped["slope"] * (products(run, new).sum(axis=1) + bias) + mapped["intercept"]
+    expected = 500 + 40 * (-logits - np.log(20)) / np.log(2)
+    np.testing.assert_allclose(exact, expected, rtol=0, atol=1e-5 if scale == "bins" else 1e-3)
+    odds = (1 - table.probability) / table.probability
+    np.testing.assert_allclose(exact, 500 + 40 * np.log2(odds / 20), rtol=0, atol=1e-3)
+    assert 0 < np.abs(table.points - exact).max() <= bound + 0.01
+
+
+def test_the_page_adds_up(command: Line, tmp_path: Path) -> None:
+    run = train(tmp_path, {"scale": "bins", **PROBABLE, "positive-label": "yes"})
+    assert command("scorecard", run.path, "--out", tmp_path / "card")[0] == 0
+    page = Page((tmp_path / "card" / "scorecard.html").read_text("utf-8"))
+    assert (page.open, page.loaded) == ([], [])
+    example = page.table("a made-up applicant")
+    assert sum(int(row["points"]) for row in example[:-1]) == int(example[-1]["points"])
+    assert len(example) == COLUMNS + 2
+    bands = page.table("score")
+    assert len(bands) > 4
+    for row in bands:
+        odds = 50 * 2 ** ((float(row["score"]) - 600) / 20)
+        assert row["probability of 'yes'"] == f"{100 / (1 + odds):.2f} %"
+        left, right = map(float, row["odds"].split(" : "))
+        assert left / right == pytest.approx(odds, rel=1e-3)
+    assert "after calibration" in page.text
+    assert command("scorecard", run.path, "--out", tmp_path / "card")[0] == 0  # replaces its own files
+    (tmp_path / "card" / "scorecard.csv").write_text("mine", "utf-8")
+    assert "which this command did not write" in refusal(command, "scorecard", run.path, "--out", tmp_path / "card")
+
+
+@pytest.mark.parametrize(
+    ("keys", "options", "expected"),
+    [
+        ({**PROBABLE, "calibration": "isotonic"}, (), "got calibration 'isotonic', allowed: probabilities whose log"),
+        ({"strategy": "fedx2"}, (), "scorecard: got model 'last' of loss"),
+        ({"scale": "quantile"}, (), "column 'age', whose feature is not a multiple of the number, allowed: bins"),
+        ({"scale": "log"}, (), "column 'age', whose feature is not a multiple"),
+        ({"model": "mlp"}, (), "scorecard: got a run with model 'mlp', allowed: a linear model"),
+        ({}, ("--points-to-double", 0), "--points-to-double: got 0.0, allowed: a finite number above 0"),
+        ({}, ("--base-odds", -1), "--base-odds: got -1.0, allowed: a finite number above 0"),
+        ({}, ("--base-points", "nan"), "--base-points: got nan, allowed: a finite number; set"),
+    ],
+)
+def test_cards_without_a_meaning_are_refused(
+    command: Line, tmp_path: Path, keys: dict[str, Scalar], options: tuple[object, ...], expected: str
+) -> None:
+    run = train(tmp_path, {"scale": "standard", "num-server-rounds": 1, **keys})
+    assert states(refusal(command, "scorecard", run.path, *options), expected)
+
+
+def test_a_scale_needs_points(command: Line, tmp_path: Path) -> None:
+    run = train(tmp_path, {"num-server-rounds": 1})
+    error = refusal(command, "predict", run.path, tmp_path / "new.csv", "--base-odds", 10)
+    assert states(error, "--points: got a scale of points without --points")
