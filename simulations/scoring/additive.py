@@ -55,7 +55,7 @@ class AdditiveModel:
             ConfigError: The model is not linear, or the run was not trained on a table.
         """
         module, name = model.network.module, model.config.run.model
-        if type(module) not in (Linear, LinearNoIntercept):
+        if not isinstance(module, Linear) or type(module) not in (Linear, LinearNoIntercept):
             allowed = "a linear model, since only its score is a sum over columns"
             hint = f"train with model='linear', for example with scale='bins'; {_PAGE}"
             raise ConfigError(command, got=f"a run with model {name!r}", allowed=allowed, hint=hint)
