@@ -4,6 +4,7 @@ import math
 from collections.abc import Iterable
 from typing import Any
 
+from problems.data.borders import parse_borders
 from problems.data.dialect import Dialect
 from problems.data.groups import check_spec, path_pattern
 from problems.data.markers import parse_markers
@@ -162,6 +163,10 @@ def _check_columns(spec: DataSpec) -> None:
     _require(spec, "bins", 2 <= spec.bins <= MAX_BINS, f"an integer from 2 to {MAX_BINS}")
     plain_bins = f"{DataSpec.bins} with scale {spec.scale!r}, or another with scale 'bins'"
     _require(spec, "bins", spec.scale == "bins" or spec.bins == DataSpec.bins, plain_bins, "set scale to bins")
+    _require(
+        spec, "borders", spec.scale == "bins" or not spec.borders, "'' unless scale is 'bins'", "set scale to bins"
+    )
+    parse_borders(spec.borders)
     images = f"0 with dataset {spec.dataset!r}, which has no image files; 0 or 8 to 16 with dataset 'image-folder'"
     depths = (0, *range(8, 17)) if spec.dataset == "image-folder" else (0,)
     _require(spec, "pixel-bits", spec.pixel_bits in depths, images if len(depths) == 1 else "0 or 8 to 16")
