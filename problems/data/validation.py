@@ -154,7 +154,10 @@ def _check_columns(spec: DataSpec) -> None:
     plain_keys = {"label-column": "", "drop-columns": "", "missing": "error", "missing-values": "", "scale": AUTO}
     for key, plain in plain_keys.items():
         got, only = _value(spec, key), f"{plain!r} with dataset {spec.dataset!r}, which is not a table"
-        _require(spec, key, tabular or got == plain, only, f"remove {key}")
+        amounts = (spec.dataset, key) == ("uci-credit", "scale")
+        if amounts:
+            only = f"{plain!r} or 'bins' with dataset {spec.dataset!r}, whose columns are fixed"
+        _require(spec, key, tabular or got == plain or (amounts and got == "bins"), only, f"remove {key}")
     for key in ("separator", "decimal", "encoding"):
         files = f"{AUTO!r} with dataset {spec.dataset!r}, or another value with dataset {' or '.join(TABLES)}"
         _require(spec, key, spec.dataset in TABLES or _value(spec, key) == AUTO, files, f"set {key} to {AUTO}")
