@@ -58,11 +58,11 @@ def test_uci_credit_amounts_become_bins() -> None:
     amounts = [index for index, feature in enumerate(data.columns.outputs) if feature.transform == "bin"]
     assert len({data.columns.outputs[index].column for index in amounts}) == 14
     assert (data.train.features[:, amounts].sum(axis=1) == 14).all()
-    for changes, told in (
+    for changes, expected in (
         ({"borders": "PAY_0:1"}, "borders: got borders of 'PAY_0', allowed: columns of numbers or dates: LIMIT_BAL"),
         ({"scale": "log", "bins": 10}, "scale: got 'log', allowed: 'auto' or 'bins' with dataset 'uci-credit'"),
     ):
-        with refuses(DataError, told):
+        with refuses(DataError, expected):
             load(replace(spec, **changes), 2)
 
 
