@@ -36,7 +36,7 @@ from simulations.describing import describe
 from simulations.experiments.command import reproduce
 from simulations.listing import list_everything
 from simulations.results.output import log_off, print_json, progress, stdout_to_stderr
-from simulations.scoring.command import card, evaluate, export, predict
+from simulations.scoring.command import card, evaluate, export, predict, scorecard
 from simulations.sweeps.command import sweep
 
 SITES_MISSING = 3  # exit code of a finished run in which a site was missing in some round
@@ -286,7 +286,7 @@ def report(
 
 
 cli.command("list")(list_everything)
-for command in (describe, predict, evaluate, export, card, sweep, reproduce):
+for command in (describe, predict, scorecard, evaluate, export, card, sweep, reproduce):
     cli.command()(command)
 
 

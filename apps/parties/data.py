@@ -60,6 +60,7 @@ def check_columns(strategy: str, spec: DataSpec, vfb2: Settings) -> None:
         ("site-column", spec.site_column, not spec.site_column, "''"),
         ("test-sites", spec.test_sites, not spec.test_sites, "''"),
         ("group-column", spec.group_column, not spec.group_column, "''"),
+        ("borders", spec.borders, not spec.borders, "''"),
         ("client-shift", spec.client_shift, spec.client_shift == 0, "0.0"),
         ("partition-sites", spec.partition_sites, spec.partition_sites == 0, "0"),
     )

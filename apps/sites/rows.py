@@ -31,6 +31,7 @@ from problems.data import OWN, DataError, DataSpec, Preprocessing, SampleFormat,
 from problems.data.agreement import Agreed
 from problems.data.dialect import Dialect
 from problems.data.preprocessing import describe_text
+from problems.data.quantiles import FEWEST_ROWS
 from problems.data.spec import AUTO, PAGE
 from problems.errors import NOTHING
 from strategies.rounds.schema import Schema, describe_pixels
@@ -243,16 +244,16 @@ class _Same(NamedTuple):
 
 
 @lru_cache(maxsize=64)
-def _site(rows: SiteRows, partition_id: int, same: _Same, dtype: torch.dtype, device: torch.device) -> Site:
-    def part(indices: NDArray[np.int64]) -> Site:
-        samples = rows.samples(indices, same.agreed)
+def _site(rows: SiteRows, partition_id: int, same: _Same, dtype: torch.dtype, device: torch.device, least: int) -> Site:
+    def part(indices: NDArray[np.int64], min_rows: int = 1) -> Site:
+        samples = rows.samples(indices, same.agreed, min_rows)
         return Site.from_arrays(partition_id, samples.features, samples.labels, dtype=dtype, device=device)
 
     def held_out(indices: NDArray[np.int64]) -> Site | None:
         return part(indices) if len(indices) else None
 
     test = None if rows.validation_rows is None else held_out(rows.test_rows)
-    return replace(part(rows.train_rows), held_out=held_out(rows.evaluated_rows), test=test)
+    return replace(part(rows.train_rows, max(FEWEST_ROWS, least)), held_out=held_out(rows.evaluated_rows), test=test)
 
 
 @lru_cache(maxsize=64)
@@ -271,8 +272,9 @@ class RowSites(Sites):
         arrays = {} if scaling is None else scaling.arrays()
         same = _Same(agreed, tuple((name, array.tobytes()) for name, array in arrays.items()))
         with _load_lock:
-            data = _site(rows, partition_id, same, dtype_of(config.training), device_of(config.training))
-            return _with_least_cell(data, least_cell(context.node_config))
+            least = least_cell(context.node_config)
+            data = _site(rows, partition_id, same, dtype_of(config.training), device_of(config.training), least)
+            return _with_least_cell(data, least)
 
     def report(self, config: RunConfig, context: Context, partition: tuple[int, int]) -> SiteReport:
         """Return a node's numbers of rows of each class. For a node with its own file: `own_report`.

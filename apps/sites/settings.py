@@ -91,6 +91,7 @@ class DataTable(Settings):
     missing: str | None = setting(_FIXES)
     missing_values: str | None = setting(_FIXES)
     scale: str | None = setting(_FIXES)
+    borders: str | None = setting(_FIXES)
     test_fraction: float | None = setting(_FIXES)
     validation_fraction: float | None = setting(_FIXES)
     separator: str | None = setting("The separator of the site's own csv. Without it the run config's value applies.")

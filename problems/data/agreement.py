@@ -281,7 +281,9 @@ def _bins(feature: Feature, preprocessing: Preprocessing, *, filled: bool) -> li
     """
     if preprocessing.scale != "bins" or not feature.quantiles:
         return []
-    borders = choose_borders(np.array(feature.quantiles), preprocessing.bins).tolist()
+    borders = dict(preprocessing.borders).get(feature.column)
+    if borders is None:
+        borders = choose_borders(np.array(feature.quantiles), preprocessing.bins).tolist()
     bins = [
         Feature(feature.column, feature.kind, transform="bin", low=low, high=high)
         for low, high in pairwise([None, *borders, None] if borders else [])

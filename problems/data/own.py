@@ -4,9 +4,10 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 import numpy as np
-from jaxtyping import Int8, Int64, Shaped
+from jaxtyping import Float64, Int8, Int64, Shaped
 
 from problems.data.agreement import Agreed, Encoded, Statistics, fit, measure, needs
+from problems.data.borders import coarsen
 from problems.data.disturb import hold_out, validation_split
 from problems.data.doubts import warn_of_rows
 from problems.data.formats.readers import read_site
@@ -97,12 +98,14 @@ class SiteRows:
                 columns.append(feature.column)
         return columns
 
-    def samples(self, rows: Int64[np.ndarray, "some"], agreed: Agreed | None) -> Samples:
+    def samples(self, rows: Int64[np.ndarray, "some"], agreed: Agreed | None, min_rows: int = 1) -> Samples:
         """Return rows as samples, scaled for training.
 
         Args:
             rows: The rows' indices.
             agreed: The numbers by which all sites scale and fill; None if the sites neither scale nor fill.
+            min_rows: The smallest number of these rows between two borders that the run config may choose, see
+                `problems.data.borders.coarsen`. 1: any number, for rows that do not train the model.
 
         Raises:
             DataError: Features are not finite, or ``agreed`` is missing or does not fit the columns.
@@ -110,11 +113,20 @@ class SiteRows:
         if self.preprocessing is None:
             features = take_float32(self.features, rows)
         else:
-            values = self.features[rows]
+            values = self._coarsen(self.features[rows], min_rows)
             check_finite(np.nan_to_num(values, nan=0.0, posinf=np.inf, neginf=-np.inf))
             features = as_float32(_fit(self.preprocessing, agreed).apply(values))
         check_finite(features)
         return Samples(features, self.labels[rows])
+
+    def _coarsen(self, values: Float64[np.ndarray, "some c"], min_rows: int) -> Float64[np.ndarray, "some c"]:
+        """Return encoded rows; in columns whose borders the run config chooses, neighbouring cells are equal."""
+        assert self.preprocessing is not None
+        chosen = [name for name, _ in self.preprocessing.borders]
+        for index, feature in enumerate(self.preprocessing.inputs):
+            if feature.column in chosen and min_rows > 1:
+                values[:, index] = coarsen(values[:, index], min_rows)
+        return values
 
 
 def _fit(preprocessing: Preprocessing, agreed: Agreed | None) -> Preprocessing:

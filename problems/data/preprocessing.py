@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any, Literal
 import numpy as np
 from jaxtyping import Float32, Float64
 
+from problems.data.borders import Borders
 from problems.data.cells import as_listed, days, name_cells, numbers, texts, without_markers
 from problems.data.markers import Markers
 from problems.data.spec import MAX_BINS, DataError
@@ -150,6 +151,7 @@ class Preprocessing:
         label_column: The name of the label column; "" if it is unknown. `features` does not need the labels.
         positive_labels: The positive labels, as text.
         bins: The number of bins in the run config.
+        borders: Pairs of a column's name and the borders of its bins in the run config. Other columns have `bins`.
 
     Raises:
         DataError: A feature has contradictory entries, or two features have the same name.
@@ -163,6 +165,7 @@ class Preprocessing:
     positive_labels: tuple[str, ...] = ()
     bins: int = 10
     column_markers: tuple[tuple[str, tuple[str, ...]], ...] = ()
+    borders: Borders = ()
 
     def __post_init__(self) -> None:
         fault = next((text for text in map(_fault, self.outputs) if text), "")

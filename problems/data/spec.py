@@ -329,6 +329,11 @@ class DataSpec:
     decimal: str = _key(AUTO, "The decimal mark of a csv's numbers.", "auto, a point or a comma")
     encoding: str = _key(AUTO, "The encoding of a csv.", "auto, or a name such as utf-8, cp1252 or mac-roman")
     bins: int = _key(10, "The bins of each number with scale bins.", ge=2, le=MAX_BINS)
+    borders: str = _key(
+        "",
+        "The borders of [bins](data.md#bins) of columns with scale bins. Empty: quantiles.",
+        "column:number|number for each column, comma-separated, or empty",
+    )
     pixel_bits: int = _key(
         0,
         "The bits in use of an image-folder's [16-bit images](data.md#images). 0: found in the images.",

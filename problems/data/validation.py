@@ -4,6 +4,7 @@ import math
 from collections.abc import Iterable
 from typing import Any
 
+from problems.data.borders import parse_borders
 from problems.data.dialect import Dialect
 from problems.data.groups import check_spec, path_pattern
 from problems.data.markers import parse_markers
@@ -153,7 +154,10 @@ def _check_columns(spec: DataSpec) -> None:
     plain_keys = {"label-column": "", "drop-columns": "", "missing": "error", "missing-values": "", "scale": AUTO}
     for key, plain in plain_keys.items():
         got, only = _value(spec, key), f"{plain!r} with dataset {spec.dataset!r}, which is not a table"
-        _require(spec, key, tabular or got == plain, only, f"remove {key}")
+        amounts = (spec.dataset, key) == ("uci-credit", "scale")
+        if amounts:
+            only = f"{plain!r} or 'bins' with dataset {spec.dataset!r}, whose columns are fixed"
+        _require(spec, key, tabular or got == plain or (amounts and got == "bins"), only, f"remove {key}")
     for key in ("separator", "decimal", "encoding"):
         files = f"{AUTO!r} with dataset {spec.dataset!r}, or another value with dataset {' or '.join(TABLES)}"
         _require(spec, key, spec.dataset in TABLES or _value(spec, key) == AUTO, files, f"set {key} to {AUTO}")
@@ -162,6 +166,10 @@ def _check_columns(spec: DataSpec) -> None:
     _require(spec, "bins", 2 <= spec.bins <= MAX_BINS, f"an integer from 2 to {MAX_BINS}")
     plain_bins = f"{DataSpec.bins} with scale {spec.scale!r}, or another with scale 'bins'"
     _require(spec, "bins", spec.scale == "bins" or spec.bins == DataSpec.bins, plain_bins, "set scale to bins")
+    _require(
+        spec, "borders", spec.scale == "bins" or not spec.borders, "'' unless scale is 'bins'", "set scale to bins"
+    )
+    parse_borders(spec.borders)
     images = f"0 with dataset {spec.dataset!r}, which has no image files; 0 or 8 to 16 with dataset 'image-folder'"
     depths = (0, *range(8, 17)) if spec.dataset == "image-folder" else (0,)
     _require(spec, "pixel-bits", spec.pixel_bits in depths, images if len(depths) == 1 else "0 or 8 to 16")

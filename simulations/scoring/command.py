@@ -1,13 +1,14 @@
-"""The commands ``predict``, ``evaluate``, ``export`` and ``card``, which use the trained model of a finished run."""
+"""The commands ``predict``, ``scorecard``, ``evaluate``, ``export`` and ``card``, which use a finished run's model."""
 
 from __future__ import annotations
 
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
 
-from problems.errors import install
+from problems.errors import install, require
 from simulations.arguments import Json
 from simulations.results.output import format_cell, format_metric, print_json, table
 
@@ -31,6 +32,10 @@ AllowUnseen = Annotated[
     bool, typer.Option("--allow-unseen", help="score even if the model has seen no value of some column in training")
 ]
 
+ToDouble = Annotated[float, typer.Option("--points-to-double", help="points that double the odds")]
+BasePoints = Annotated[float, typer.Option("--base-points", help="score at the base odds")]
+BaseOdds = Annotated[float, typer.Option("--base-odds", help="odds of the negative label at the base points")]
+
 
 def predict(
     run: RunOption,
@@ -44,6 +49,16 @@ def predict(
             help="also write the column predicted, 0 or 1: a probability, score=x, run (by threshold-at) or youden",
         ),
     ] = "",
+    reasons: Annotated[
+        int | None,
+        typer.Option("--reasons", help="also write the columns that raise a score most, this number for each row"),
+    ] = None,
+    points: Annotated[
+        bool, typer.Option("--points", help="also write the sum of the points of a scorecard with the next options")
+    ] = False,
+    to_double: ToDouble = 20.0,
+    base_points: BasePoints = 600.0,
+    base_odds: BaseOdds = 50.0,
     model: ModelOption = "",
     allow_unseen: AllowUnseen = False,
 ) -> None:
@@ -52,18 +67,32 @@ def predict(
     NEW is a csv, csv.gz, parquet, npz or svmlight file, an image, or a folder of images. The output has one line for
     each row of NEW, in the same order.
     """
+    from apps.config import ConfigError
     from apps.evaluation.labels import join_labels
     from problems.data.spec import parse_names
+    from simulations.scoring.additive import OPTION, AdditiveModel
     from simulations.scoring.model import load  # imported here, since scikit-learn takes a second to load
     from simulations.scoring.rows import score_file, write_scores
+    from simulations.scoring.scorecard import PointsScale, Scorecard
     from simulations.scoring.thresholds import Threshold
 
     trained = load(run, model, allow_unseen=allow_unseen)
     chosen = Threshold.parse(threshold, trained) if threshold else None
-    scores = score_file(trained, new, parse_names("--keep", keep), chosen)
+    further, notes, scale = [], [], PointsScale(to_double, base_points, base_odds)
+    if points:
+        further.append(Scorecard.of(trained, scale, "--points").totals)
+    elif scale != PointsScale():
+        got, allowed = "a scale of points without --points", "a scale only with --points"
+        raise ConfigError("--points", got=got, allowed=allowed, hint="add --points, or remove the scale")
+    if reasons is not None:
+        additive = AdditiveModel.of(trained, OPTION)
+        further.append(partial(additive.reasons, number=reasons))
+        notes.append(f"score = {additive.constant:.6f} + the contributions of all {len(additive.columns)} columns")
+    scores = score_file(trained, new, parse_names("--keep", keep), chosen, further)
     positive = join_labels(trained.sample_format.positive_labels)
     if chosen is not None:
-        positive += f"; predicted from {chosen.words} on"
+        notes.insert(0, f"predicted from {chosen.words} on")
+    positive = "; ".join([positive, *notes])
     if out is None:
         typer.echo(f"{new}: probability of the positive label {positive}", err=True)
         typer.echo(scores.to_csv(index=False), nl=False)
@@ -71,6 +100,43 @@ def predict(
         write_scores(scores, out, new, trained.calibration)
         model_name = f"model {trained.chosen!r} of run {trained.record.name}"
         typer.echo(f"{out}: {len(scores):,} scores by {model_name}, probability of the positive label {positive}")
+
+
+def scorecard(
+    run: RunOption,
+    to_double: ToDouble = 20.0,
+    base_points: BasePoints = 600.0,
+    base_odds: BaseOdds = 50.0,
+    out: Annotated[
+        Path | None,
+        typer.Option("--out", help="folder for scorecard.csv and scorecard.html; default: the run directory"),
+    ] = None,
+    model: ModelOption = "",
+) -> None:
+    """Write the points of the linear model in the run directory RUN: scorecard.csv, and scorecard.html for a person.
+
+    The sum of an applicant's points is a scaled log odds of the run's probability, calibrated if the run is calibrated.
+    """
+    from simulations.results.target import check_target, is_page, make_out, write_output
+    from simulations.scoring.model import load
+    from simulations.scoring.scorecard import HEADER, PointsScale, Scorecard
+    from simulations.scoring.scorecard_page import NAME, write_page
+
+    require("scorecard", "reports", "jinja2")
+    trained, folder = load(run, model), run if out is None else out.expanduser()
+    card = Scorecard.of(trained, PointsScale(to_double, base_points, base_odds), "scorecard")
+    files = {
+        "scorecard.csv": (card.write_csv(), lambda content: content.startswith(",".join(HEADER).encode())),
+        NAME: (write_page(card, trained), is_page),
+    }
+    if out is not None:
+        make_out(folder)
+    for name, (_, recognize) in files.items():
+        check_target(folder / name, recognize)
+    for name, (text, recognize) in files.items():
+        write_output(folder / name, text.encode(), recognize)
+        typer.echo(folder / name)
+    typer.echo(f"start {card.start}; rounding changes a score by at most {card.max_error:.2f} points")
 
 
 def evaluate(

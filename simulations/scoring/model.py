@@ -5,7 +5,6 @@
 
 from __future__ import annotations
 
-import json
 import logging
 from functools import cached_property
 from pathlib import Path
@@ -14,22 +13,17 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import torch
 from numpy.typing import NDArray
-from safetensors import SafetensorError
-from safetensors.torch import load_file
 from sklearn.base import BaseEstimator, ClassifierMixin
 
 from apps.config import ConfigError, RunConfig, parse_run_config
-from apps.sites.resources import dtype_of, is_problem
+from apps.sites.resources import is_problem
 from problems.calibration import Calibration, read_calibration
 from problems.data import DataError, SampleFormat
 from problems.data.formats.uci import base_codes
-from problems.data.preprocessing import Preprocessing
 from problems.data.unseen import find_unseen
 from problems.errors import did_you_mean
-from problems.minimax import SADDLES
-from problems.models import FlatModel, build_model
-from problems.models.networks import SADDLE_NAMES
 from simulations.results.records import RunRecord, read_run
+from simulations.scoring.files import read_network, read_preprocessing
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -113,8 +107,8 @@ class TrainedModel(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         self.config = _config_of(self.record)
         self.chosen, self.file = _choose_file(path, model)
         self.sample_format = SampleFormat.from_json(self.record.result.get("samples"))
-        self.preprocessing = _read_preprocessing(path / "columns.json")
-        self.network = _read_network(self.file, self.config, self.sample_format.shape)
+        self.preprocessing = read_preprocessing(path / "columns.json")
+        self.network = read_network(self.file, self.config, self.sample_format.shape)
         self.selected = self.record.result.get("selected") if self.chosen.startswith(BEST) else None
         self.server_round: int = (self.selected or {}).get("round", self.record.result["rounds"])
         result = self.record.result
@@ -151,9 +145,20 @@ class TrainedModel(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         Raises:
             DataError: The rows do not have the form of the training rows. The message names the column.
         """
+        return self.scores_of(self.features(table))
+
+    def scores_of(self, features: NDArray[np.float32]) -> NDArray[Any]:
+        """Return the raw scores.
+
+        Args:
+            features: The (n, \\*shape) output of `features`.
+
+        Returns:
+            The (n,) logits, see `decision_function`.
+        """
         # a writable array, since PyTorch warns about read-only arrays
-        features = np.require(self.features(table), requirements=["C", "W"])
-        return self.network.predict(torch.from_numpy(features)).cpu().numpy()
+        writable = np.require(features, requirements=["C", "W"])
+        return self.network.predict(torch.from_numpy(writable)).cpu().numpy()
 
     def predict_proba(self, table: pd.DataFrame | NDArray[Any]) -> NDArray[np.float64]:
         """Return probabilities: the scores mapped by the run's calibration or, without a calibration, by the sigmoid.
@@ -270,31 +275,3 @@ def _choose_file(path: Path, model: str) -> tuple[str, Path]:
         allowed = f"a model of this run: {', '.join(files)}"
         raise ConfigError("--model", got=repr(name), allowed=allowed, hint=did_you_mean(name, files, _PAGE))
     return name, files[name]
-
-
-def _read_preprocessing(path: Path) -> Preprocessing | None:
-    if not path.exists():
-        return None
-    try:
-        value = json.loads(path.read_text("utf-8"))
-    except (OSError, ValueError) as error:
-        got, allowed = f"an unreadable file ({error})", "JSON"
-        raise DataError(path, got=got, allowed=allowed, hint="copy the file from the run again") from None
-    return Preprocessing.from_json(value)
-
-
-def _read_network(path: Path, config: RunConfig, shape: tuple[int, ...]) -> FlatModel:
-    """Return the network with the weights of a file, on a GPU if there is one and the run's ``device`` is not "cpu"."""
-    dtype = dtype_of(config.training)
-    module = build_model(config.run.model, shape, config.training.seed).to(dtype)
-    try:
-        weights = load_file(path)
-        if config.training.loss in SADDLES:
-            weights = {name: value for name, value in weights.items() if name not in SADDLE_NAMES}
-        module.load_state_dict(weights)
-    except (OSError, SafetensorError, RuntimeError) as error:
-        got = f"weights that do not fit model {config.run.model!r} ({' '.join(str(error).split())})"
-        allowed = "the weights of this network"
-        raise DataError(path, got=got, allowed=allowed, hint="use the model's code and file from the run") from None
-    on_gpu = config.training.device != "cpu" and torch.cuda.is_available()
-    return FlatModel(module, dtype=dtype, device="cuda" if on_gpu else "cpu")

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import io
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from problems.calibration import IDENTITY, Calibration
 from problems.data import DataError
@@ -26,6 +27,8 @@ if TYPE_CHECKING:
     import pandas as pd
 
 FILE = "file"
+# From the rows' table, their features (n, f) and their scores (n,), the further columns of a table of scores.
+Further = Callable[[Any, NDArray[np.float32], NDArray[Any]], dict[str, Any]]
 
 
 def read_rows(model: TrainedModel, path: Path) -> NewRows:
@@ -41,7 +44,11 @@ def read_rows(model: TrainedModel, path: Path) -> NewRows:
 
 
 def score_file(
-    model: TrainedModel, path: Path, keep: Sequence[str] = (), threshold: Threshold | None = None
+    model: TrainedModel,
+    path: Path,
+    keep: Sequence[str] = (),
+    threshold: Threshold | None = None,
+    further: Sequence[Further] = (),
 ) -> pd.DataFrame:
     """Score the rows of a file or folder.
 
@@ -50,22 +57,32 @@ def score_file(
         path: The file or folder.
         keep: The columns of the table to copy.
         threshold: The threshold of the column ``predicted``. None: no such column.
+        further: Functions that make further columns of scored rows.
 
     Returns:
         A table with one row for each scored row, in the same order. Its columns are the copied columns, for images
-        ``file``, and ``score`` and ``probability``, and ``predicted`` with a threshold.
+        ``file``, and ``score`` and ``probability``, ``predicted`` with a threshold, and the further columns.
 
     Raises:
+        ConfigError: A function refuses the model.
         DataError: The rows cannot be read or scored, or lack a column to keep.
     """
     import pandas as pd
 
     rows = read_rows(model, path)
     copied = _copy_columns(path.expanduser(), rows, keep, Dialect.of(model.config.data))
-    scores = model.decision_function(rows.features)
+    features = model.features(rows.features)
+    scores = model.scores_of(features)
     likely = model.probabilities(scores)[:, 1]
-    called = {} if threshold is None else {PREDICTED: threshold.predict(scores, likely)}
-    return pd.DataFrame({**copied, SCORE: scores, PROBABILITY: likely, **called})
+    computed = {SCORE: scores, PROBABILITY: likely}
+    if threshold is not None:
+        computed[PREDICTED] = threshold.predict(scores, likely)
+    for make in further:
+        computed |= make(rows.features, features, scores)
+    if taken := [name for name in copied if name in computed]:
+        got, allowed = f"{', '.join(taken)}, which is a column of the scores", f"other columns of {path.name}"
+        raise DataError("--keep", got=got, allowed=allowed, hint="choose other columns, or remove --keep")
+    return pd.DataFrame({**copied, **computed})
 
 
 def _copy_columns(path: Path, rows: NewRows, names: Sequence[str], dialect: Dialect) -> dict[str, Any]:
@@ -74,12 +91,15 @@ def _copy_columns(path: Path, rows: NewRows, names: Sequence[str], dialect: Dial
         return {} if rows.files is None else {FILE: rows.files}
     columns = [str(name) for name in getattr(rows.features, "columns", [])]
     lacking = [name for name in names if name not in columns]
-    taken = [name for name in names if name in (SCORE, PROBABILITY, PREDICTED)]
-    if lacking or taken:
-        got = f"no column {', '.join(lacking)}" if lacking else f"{', '.join(taken)}, which is a column of the scores"
+    if lacking:
         listed = join_first(columns, 30)
         allowed = f"columns of {path.name}: {listed}" if columns else "no columns, since NEW is not a table"
-        raise DataError("--keep", got=got, allowed=allowed, hint="choose other columns, or remove --keep")
+        raise DataError(
+            "--keep",
+            got=f"no column {', '.join(lacking)}",
+            allowed=allowed,
+            hint="choose other columns, or remove --keep",
+        )
     frame = read_columns(path, names, dialect)
     return {name: frame[name].to_numpy() for name in names}
 

@@ -144,6 +144,7 @@ def valid(key: str) -> st.SearchStrategy[Any]:
                 "group-column",
                 "drop-columns",
                 "missing-values",
+                "borders",
             ),
             st.just(""),
         ),

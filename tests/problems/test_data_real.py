@@ -1,6 +1,7 @@
 """Tests of real copies of Fashion-MNIST, UCI credit, Heart Disease, a9a, w8a and PneumoniaMNIST: the publishers'
 counts."""
 
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -47,6 +48,22 @@ def test_uci_credit_has_ninety_features() -> None:
     published = data.columns.features(pd.read_csv(REAL / "uci-credit" / "UCI_Credit_Card.csv.gz"))
     ours = np.concatenate([features, data.test.features])
     np.testing.assert_array_equal(published[np.lexsort(published.T)], ours[np.lexsort(ours.T)])
+
+
+def test_uci_credit_amounts_become_bins() -> None:
+    spec = DataSpec(dataset="uci-credit", data_dir=str(REAL), scale="bins", bins=4, borders="AGE:30|45")
+    data = load(spec, 8)
+    assert data.columns is not None
+    assert [name for name in data.columns.names if name.startswith("AGE ")] == ["AGE <= 30", "AGE (30, 45]", "AGE > 45"]
+    amounts = [index for index, feature in enumerate(data.columns.outputs) if feature.transform == "bin"]
+    assert len({data.columns.outputs[index].column for index in amounts}) == 14
+    assert (data.train.features[:, amounts].sum(axis=1) == 14).all()
+    for changes, expected in (
+        ({"borders": "PAY_0:1"}, "borders: got borders of 'PAY_0', allowed: columns of numbers or dates: LIMIT_BAL"),
+        ({"scale": "log", "bins": 10}, "scale: got 'log', allowed: 'auto' or 'bins' with dataset 'uci-credit'"),
+    ):
+        with refuses(DataError, expected):
+            load(replace(spec, **changes), 2)
 
 
 def test_uci_credit_shares_get_the_same_columns(tmp_path: Path) -> None:

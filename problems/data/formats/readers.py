@@ -74,7 +74,7 @@ def read(spec: DataSpec) -> Source:
         case "synthetic-long-servedio":
             return bundled.synthetic_long_servedio(spec.seed)
         case "uci-credit":
-            return credit(_named_file(spec, CREDIT_FILES))
+            return credit(_named_file(spec, CREDIT_FILES), spec)
         case "heart-disease":
             return heart_disease([_found(spec, (name,)) for name in HEART_FILES] if spec.data_dir else None)
         case "gusto":

@@ -12,6 +12,7 @@ import numpy as np
 from jaxtyping import Int64
 
 from problems.data.agreement import Encoded
+from problems.data.borders import check_bordered, parse_borders
 from problems.data.cells import as_text, is_number, name_cells, texts, without_markers
 from problems.data.dialect import PLAIN, Dialect
 from problems.data.formats.column_types import POINTS_BETWEEN_THOUSANDS, distinct_cells, is_text
@@ -327,7 +328,10 @@ def encode(
         scale=spec.scale,  # type: ignore[arg-type]
         label_column=spec.labels_in,
         bins=spec.bins,
+        borders=parse_borders(spec.borders),
     )
+    numeric = [feature.column for feature in features if feature.kind in ("number", "date", "empty")]
+    check_bordered(preprocessing.borders, numeric)
     return Encoded(preprocessing, preprocessing.encode(frame))
 
 

@@ -3,7 +3,7 @@
 I-Cheng Yeh, "Default of Credit Card Clients": the nine categorical columns are one-hot encoded, including undocumented
 codes (`EDUCATION` 0, 5, 6; `MARRIAGE` 0; `PAY_*` -2 and 0). This module lists the codes, so a site with a part of the
 rows gets the same columns. `SEX` has two codes and needs a single column, which leads to the 90 features of the
-literature. The other 14 columns are scaled to [0, 1] over the training rows.
+literature. The other 14 columns are scaled to [0, 1] over the training rows, or become bins.
 
 Janosi, Steinbrunn, Pfisterer and Detrano, "Heart Disease", 1988: rows, columns and split are the same as in FLamby (du
 Terrail et al., NeurIPS 2022); docs/data-sets.md lists the differences.
@@ -21,11 +21,12 @@ import numpy as np
 from jaxtyping import Bool, Float64, Int64
 
 from problems.data.agreement import Encoded
+from problems.data.borders import check_bordered, parse_borders
 from problems.data.formats.inspection import numeric_column
 from problems.data.formats.tables import read_table
-from problems.data.preprocessing import Feature, Preprocessing
+from problems.data.preprocessing import Feature, Preprocessing, Scale
 from problems.data.samples import Source, make_source
-from problems.data.spec import DataError
+from problems.data.spec import DataError, DataSpec
 
 CREDIT_FILES = ("UCI_Credit_Card.csv", "UCI_Credit_Card.csv.gz")
 LABELS = ("default.payment.next.month", "default payment next month")
@@ -59,12 +60,16 @@ TRAIN_SHARE, TEST_SHARE, SPLIT_SEED = 0.66, 0.34, 43
 _AS_PUBLISHED = "use the file as it is published"
 
 
-def credit(path: Path) -> Source:
-    """Return the credit card clients in `path`: 90 features, classes "0" and "1".
+def credit(path: Path, spec: DataSpec) -> Source:
+    """Return the credit card clients in `path`: 90 features, or more with bins, and classes "0" and "1".
+
+    Args:
+        path: The file.
+        spec: The options. With the scale "bins" the amounts become bins.
 
     Raises:
-        DataError: A column is missing, not finite, or contains a code that is not in the published file; names the
-            column.
+        DataError: ``borders`` names another column than an amount. Or a column is missing, not finite, or contains a
+            code that is not in the published file; names the column.
     """
     frame = read_table(path)
     label = next((name for name in LABELS if name in frame.columns), None)
@@ -84,7 +89,10 @@ def credit(path: Path) -> Source:
         for code in (codes[1:] if len(codes) == 2 else codes)
     ]
     amounts = [Feature(name, "number") for name in AMOUNTS]
-    preprocessing = Preprocessing((*coded, *amounts), scale="range", label_column=label)
+    borders = parse_borders(spec.borders)
+    check_bordered(borders, AMOUNTS)
+    scale: Scale = "bins" if spec.scale == "bins" else "range"
+    preprocessing = Preprocessing((*coded, *amounts), scale=scale, label_column=label, bins=spec.bins, borders=borders)
     rows = Encoded(preprocessing, preprocessing.encode(frame))
     return make_source(frame[label].to_numpy(), lambda train_rows: rows)
 
