@@ -93,6 +93,8 @@ def _describe(run: RunRecord) -> dict[str, Any] | None:
         "threshold": board.threshold(),
         "counts": board.counts(),
         "decisions": board.decisions(),
+        "recalibration": board.recalibration(),
+        "recalibrations": board.recalibrations(),
         "checklist": checklist(board),
     }
 
