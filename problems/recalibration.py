@@ -28,7 +28,7 @@ def recalibrate(tally: Tally, least: int = 1, *, probable: bool = True) -> dict[
 
     Args:
         tally: The rows.
-        least: The least cell: with fewer rows of a class there is no recalibration.
+        least: The least cell: with fewer rows of a class nothing is returned.
         probable: Whether the model's scores are log odds, so the events can be compared with the expected events.
 
     Returns:

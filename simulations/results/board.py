@@ -184,7 +184,9 @@ class Board:
         if RECALIBRATION not in self.everyone:
             return ""
         if (entry := self.everyone[RECALIBRATION]) is None:
-            return f"There is no recalibration: a class has fewer than {MIN_ROWS} rows, or the scores separate them."
+            return (
+                f"All rows have no recalibration: a class has fewer than {MIN_ROWS} rows, or the scores separate them."
+            )
         return f"All {self.rows_in_words}: {describe_recalibration(entry)}. A model that fits has slope 1, intercept 0."
 
     def recalibrations(self) -> Table | None:
