@@ -1,4 +1,4 @@
-"""The tables of a finished run as CSV files: decision curve, and recalibration by site."""
+"""The tables of a finished run as CSV files: decision curve, recalibration, subgroups and importance."""
 
 from __future__ import annotations
 
@@ -10,13 +10,17 @@ from typing import Any
 
 import numpy as np
 
+from apps.evaluation.after import IMPORTANCE, SENSITIVITY, SPECIFICITY, SUBGROUPS
 from apps.evaluation.site_figures import RECALIBRATION, is_probable
 from payloads.site_names import label_entry
 from problems.files import room_for, write_atomic
+from problems.intervals import AUC, share_interval
 from problems.recalibration import INTERCEPT, RATIO, SLOPE
 from problems.score_groups import ScoreGroups
 
 DECISION, RECALIBRATIONS = "decision.csv", "recalibration.csv"
+SUBGROUP_FILE, IMPORTANCE_FILE = "subgroups.csv", "importance.csv"
+SITE = "site"
 ALL = "all"
 
 Rows = Sequence[Mapping[str, Any]]
@@ -32,7 +36,13 @@ def write_tables(folder: Path, result: Mapping[str, Any]) -> None:
     Raises:
         DiskFullError: The disk is full.
     """
-    for name, rows in {DECISION: decision_rows(result), RECALIBRATIONS: recalibration_rows(result)}.items():
+    tables = {
+        DECISION: decision_rows(result),
+        RECALIBRATIONS: recalibration_rows(result),
+        SUBGROUP_FILE: subgroup_rows(result),
+        IMPORTANCE_FILE: result.get(IMPORTANCE, {}).get("columns", []),
+    }
+    for name, rows in tables.items():
         if rows:
             with room_for(folder / name):
                 write_atomic(folder / name, _csv(rows).encode())
@@ -58,6 +68,30 @@ def recalibration_rows(result: Mapping[str, Any]) -> Rows:
             for name in (INTERCEPT, SLOPE, RATIO):
                 rows[-1] |= spread(name, figures.get(name))
     return rows
+
+
+def subgroup_rows(result: Mapping[str, Any]) -> Rows:
+    """Return the figures of each subgroup, and of each site. Empty: the run has no subgroups."""
+    rows: list[dict[str, Any]] = []
+    for column in result.get(SUBGROUPS, ()):
+        rows += [_subgroup_row(column["column"], group["group"], group) for group in column["groups"]]
+    return [*rows, *(_subgroup_row(SITE, label_entry(site), site) for site in result["sites"])] if rows else []
+
+
+def _subgroup_row(column: str, name: str, entry: Mapping[str, Any]) -> dict[str, Any]:
+    row: dict[str, Any] = {"column": column, "group": name, "rows": entry["rows"], "positives": entry["positives"]}
+    figures = {figure: entry.get(figure) for figure in (AUC, SENSITIVITY, SPECIFICITY)}
+    if counts := entry.get("confusion"):
+        for figure, hit, miss in (
+            (SENSITIVITY, "true_positives", "false_negatives"),
+            (SPECIFICITY, "true_negatives", "false_positives"),
+        ):
+            of_class = counts[hit] + counts[miss]
+            figures[figure] = [counts[hit] / of_class, *share_interval(counts[hit], of_class)] if of_class else None
+    figures |= {figure: (entry.get(RECALIBRATION) or {}).get(figure) for figure in (INTERCEPT, SLOPE, RATIO)}
+    for figure, value in figures.items():
+        row |= spread(figure, value)
+    return row | {"withheld_sites": entry.get("withheld_sites", 0)}
 
 
 def spread(name: str, figure: Sequence[float] | None) -> dict[str, float | None]:

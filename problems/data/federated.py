@@ -25,6 +25,7 @@ from problems.data.samples import (
 )
 from problems.data.spec import OWN, SPARSE_LOGISTIC, UNLABELLED, DataError, DataSpec, in_data_set
 from problems.data.splits import split_rows
+from problems.data.subgroups import Subgroups
 from problems.data.validation import validate
 
 # the labels of rows, and each client's indices among these rows
@@ -39,6 +40,7 @@ class FederatedData:
         sample_format: The format of the samples in the files; None if the samples have no labels.
         notes: Lines for the log about the reading of the rows.
         site_names: The names of the clients; () if clients are not sites with names.
+        subgroups: The columns of ``subgroups``.
         grouping: A sentence about the groups of rows that stay together; "" without groups.
         input_shape: The shape of one sample's features.
         train: The samples of all clients, client by client, before ``client_shift`` adds noise.
@@ -59,7 +61,9 @@ class FederatedData:
         notes: Sequence[str] = (),
         grouping: str = "",
         site_names: Sequence[str] = (),
+        subgroups: Sequence[Subgroups] = (),
     ) -> None:
+        self.subgroups = tuple(subgroups)
         self.notes = tuple(notes)
         self.columns = columns
         self.sample_format = sample_format
@@ -192,7 +196,10 @@ def _load(spec: DataSpec, num_clients: int) -> FederatedData:
     clients = clients_of(spec, sites, num_clients)
 
     def samples_of(indices: Int64[np.ndarray, "some"]) -> Samples:
-        return Samples(take_float32(features, indices), labels[indices], None if clients is None else clients[indices])
+        codes = source.subgroup_codes
+        own = None if clients is None else clients[indices]
+        groups = None if codes is None else codes[indices]
+        return Samples(take_float32(features, indices), labels[indices], own, groups)
 
     return FederatedData(
         train=Samples(take_float32(features, rows[order]), train_labels[order]),
@@ -205,6 +212,7 @@ def _load(spec: DataSpec, num_clients: int) -> FederatedData:
         notes=(*source.notes, *rows_of.notes),
         grouping=grouping,
         site_names=() if clients is None else site_names[:num_clients],
+        subgroups=source.subgroups,
     )
 
 

@@ -15,6 +15,7 @@ from apps.run_directory.curves import RANKING
 from payloads.site_names import label_entry, label_site
 from problems.errors import require
 from problems.intervals import FIGURES
+from simulations.results.after import tabulate_importance, tabulate_subgroups
 from simulations.results.board import NO_BASELINES, NO_LABELS, Board
 from simulations.results.board_figures import draw_board
 from simulations.results.compare import Comparison
@@ -95,6 +96,8 @@ def _describe(run: RunRecord) -> dict[str, Any] | None:
         "decisions": board.decisions(),
         "recalibration": board.recalibration(),
         "recalibrations": board.recalibrations(),
+        "subgroups": tabulate_subgroups(run.result),
+        "importance": tabulate_importance(run.result),
         "checklist": checklist(board),
     }
 

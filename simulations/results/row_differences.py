@@ -4,7 +4,7 @@ If both runs have the same rows at the server, their saved models score these ro
 paired scores. Sites reveal only counts of scores of each model, not which row has which two scores. The interval then
 follows from the two models' separate intervals, as if the rows were different (G. Y. Zou and A. Donner, "Construction
 of confidence limits about effect measures", Statistics in Medicine 27, 2008). Two models that rank the same rows
-similarly differ less, so that interval is too wide.
+similarly differ less, so this interval is too wide.
 """
 
 from __future__ import annotations

@@ -24,8 +24,8 @@ from problems.data.agreement import Encoded
 from problems.data.formats.inspection import numeric_column
 from problems.data.formats.tables import read_table
 from problems.data.preprocessing import Feature, Preprocessing
-from problems.data.samples import Source, make_source
-from problems.data.spec import DataError
+from problems.data.samples import Source, add_subgroups, make_source
+from problems.data.spec import DataError, DataSpec
 
 CREDIT_FILES = ("UCI_Credit_Card.csv", "UCI_Credit_Card.csv.gz")
 LABELS = ("default.payment.next.month", "default payment next month")
@@ -59,8 +59,12 @@ TRAIN_SHARE, TEST_SHARE, SPLIT_SEED = 0.66, 0.34, 43
 _AS_PUBLISHED = "use the file as it is published"
 
 
-def credit(path: Path) -> Source:
+def credit(path: Path, spec: DataSpec | None = None) -> Source:
     """Return the credit card clients in `path`: 90 features, classes "0" and "1".
+
+    Args:
+        path: The file.
+        spec: The run's options, for its subgroups. None: no subgroups.
 
     Raises:
         DataError: A column is missing, not finite, or contains a code that is not in the published file; names the
@@ -86,7 +90,7 @@ def credit(path: Path) -> Source:
     amounts = [Feature(name, "number") for name in AMOUNTS]
     preprocessing = Preprocessing((*coded, *amounts), scale="range", label_column=label)
     rows = Encoded(preprocessing, preprocessing.encode(frame))
-    return make_source(frame[label].to_numpy(), lambda train_rows: rows)
+    return add_subgroups(make_source(frame[label].to_numpy(), lambda train_rows: rows), spec, [frame])
 
 
 def base_codes(dataset: str) -> dict[str, str]:
@@ -100,13 +104,14 @@ def base_codes(dataset: str) -> dict[str, str]:
     return {name: str(codes[0]) for name, codes in CREDIT_CODES.items() if len(codes) == 2 and dataset == "uci-credit"}
 
 
-def heart_disease(paths: Sequence[Path] | None = None) -> Source:
+def heart_disease(paths: Sequence[Path] | None = None, spec: DataSpec | None = None) -> Source:
     """Return the patients in the hospitals' files: 13 features, classes "0" (healthy) to "4".
 
     The hospitals are the sites. Training rows come first, hospital by hospital, then the test rows in the same order.
 
     Args:
         paths: The hospitals' files, in the order of `HEART_FILES`. None: the copies in this package.
+        spec: The run's options, for its subgroups. None: no subgroups.
 
     Raises:
         DataError: A file differs from the published file, or contains an unknown code; names the file.
@@ -136,7 +141,7 @@ def heart_disease(paths: Sequence[Path] | None = None) -> Source:
     encoded = Encoded(preprocessing, preprocessing.encode(frame))
     sites = np.concatenate([np.repeat(np.arange(len(part)), list(map(len, part))) for part in (train, test)])
     source = make_source(patients[:, -1], lambda rows: encoded, sum(map(len, train)), sites)
-    return replace(source, site_names=HOSPITALS)
+    return add_subgroups(replace(source, site_names=HOSPITALS), spec, [frame])
 
 
 def _read(path: Path, content: Path | io.StringIO) -> Float64[np.ndarray, "n 11"]:
