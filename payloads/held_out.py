@@ -150,7 +150,7 @@ class SetCounts(Payload):
         for name, rows, counts in zip(("negatives", "positives"), reported, self.by_set(), strict=True):
             totals = counts.sum(axis=1, dtype=np.int64)
             if (counts < 0).any() or (totals.sum() if disjoint else totals.max(initial=0)) > rows:
-                raise PayloadError(f"SetCounts.{name}: counts of {totals.tolist()} rows, but the site holds out {rows}")
+                raise PayloadError(f"SetCounts.{name}: counts of {totals.tolist()} rows, expected at most {rows}")
         if ((self.withheld < 0) | (self.withheld > sites)).any():
             raise PayloadError(f"SetCounts.withheld: got {self.withheld.tolist()}, expected 0 to {sites}")
 

@@ -52,7 +52,7 @@ def describe_groups(
         {
             "column": column.column,
             "groups": _describe_column(
-                sets.groups(index, len(column.names)),
+                sets.count_groups(index, len(column.names)),
                 column.names,
                 least,
                 prepare,
@@ -131,7 +131,7 @@ def describe_importance(sets: EvaluatedSets, names: Sequence[str], repeats: int,
     whole = point_figures(tally)[AUC]
     columns = []
     for index, name in enumerate(names):
-        counted = sets.permuted(index, repeats)
+        counted = sets.count_permuted(index, repeats)
         found = [point_figures(each)[AUC] if sum(each.count()) else None for each in counted.tallies]
         drops = [whole - value for value in found if whole is not None and value is not None]
         columns.append(
@@ -159,7 +159,7 @@ def summarise(result: Mapping[str, Any]) -> Iterator[str]:
             name, worst = min(known, key=lambda pair: pair[1][AUC][0])
             text += f": {name} {worst['group']} has the lowest {AUC}, {format_figure(worst[AUC], 4)}"
         withheld = sum(group["rows"] is None for _, group in found)
-        yield text + (f"; {withheld} have too few rows" if withheld else "")
+        yield text + (f"; without figures: {withheld} with too few rows" if withheld else "")
     if columns := result.get(IMPORTANCE, {}).get("columns"):
         top = ", ".join(f"{each['column']} {each['drop']:.4f}" for each in columns[:_TOP] if each["drop"] is not None)
         yield f"importance, the {AUC} lost if a column is permuted: {top}"

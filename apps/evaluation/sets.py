@@ -68,7 +68,7 @@ class EvaluatedSets(ABC):
     """The sets of the rows on which a run's final model is measured."""
 
     @abstractmethod
-    def groups(self, column: int, groups: int) -> CountedSets:
+    def count_groups(self, column: int, groups: int) -> CountedSets:
         """Return the rows of each group of a column of ``subgroups``.
 
         Args:
@@ -77,7 +77,7 @@ class EvaluatedSets(ABC):
         """
 
     @abstractmethod
-    def permuted(self, column: int, repeats: int) -> CountedSets:
+    def count_permuted(self, column: int, repeats: int) -> CountedSets:
         """Return all rows, in which the cells of a column are permuted among the rows, for each repeat.
 
         Args:
@@ -102,12 +102,12 @@ class RowSets(EvaluatedSets):
         table = evaluator.columns
         self.columns = column_indices(() if table is None else tuple(table.by_column().values()), evaluator.features)
 
-    def groups(self, column: int, groups: int) -> CountedSets:
+    def count_groups(self, column: int, groups: int) -> CountedSets:
         assert self.evaluator.subgroups is not None
         masks = [self.evaluator.subgroups[:, column] == group for group in range(groups)]
         return _exact([Tally.of_rows(self.labels[mask], self.logits[mask]) for mask in masks])
 
-    def permuted(self, column: int, repeats: int) -> CountedSets:
+    def count_permuted(self, column: int, repeats: int) -> CountedSets:
         model, features, tallies = self.evaluator.model, self.evaluator.features, []
         for repeat in range(repeats):
             order = stream(self.seed, PERMUTATION, column, repeat, 0).permutation(len(self.labels))
@@ -139,11 +139,11 @@ class SiteSets(EvaluatedSets):
         self.strategy, self.server_round, self.arrays, self.test = strategy, server_round, arrays, test
         self.edges = codes(tally.floors)[1:]
 
-    def groups(self, column: int, groups: int) -> CountedSets:
+    def count_groups(self, column: int, groups: int) -> CountedSets:
         phase = TEST_SUBGROUP_COUNTS if self.test else SUBGROUP_COUNTS
         return count_sets(self.strategy, self.server_round, self.arrays, phase, column, self.edges, groups)
 
-    def permuted(self, column: int, repeats: int) -> CountedSets:
+    def count_permuted(self, column: int, repeats: int) -> CountedSets:
         phase = TEST_IMPORTANCE_COUNTS if self.test else IMPORTANCE_COUNTS
         return count_sets(self.strategy, self.server_round, self.arrays, phase, column, self.edges, repeats)
 

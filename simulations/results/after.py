@@ -24,23 +24,20 @@ def tabulate_subgroups(result: Mapping[str, Any]) -> Table | None:
     shown = [name for name in _FIGURES if any(row[name] is not None for row in rows)]
     if not rows:
         return None
-    cells = [
-        [
-            *(row["column"], row["group"], row["rows"], row["positives"]),
-            *(
-                (format_figure([row[name], row[f"{name}_low"], row[f"{name}_high"]]), row[name])
-                if row[name] is not None
-                else None
-                for name in shown
-            ),
+    cells = []
+    for row in rows:
+        figures = [
+            None
+            if row[name] is None
+            else (format_figure([row[f"{name}{end}"] for end in ("", "_low", "_high")]), row[name])
+            for name in shown
         ]
-        for row in rows
-    ]
+        cells.append([f"{row['column']}: {row['group']}", *figures[:1], row["rows"], row["positives"], *figures[1:]])
     caption = f"subgroups on {result['figures_on']}, with 95 % intervals"
     if any(row["rows"] is None or row["withheld_sites"] for row in rows):
         caption += "; sites do not reveal groups of too few rows"
     words = [name.replace("_", "/") for name in shown]
-    return Table(caption, ["column", "group", "rows", "positives", *words], cells)
+    return Table(caption, ["group", *words[:1], "rows", "positives", *words[1:]], cells)
 
 
 def tabulate_importance(result: Mapping[str, Any]) -> Table | None:

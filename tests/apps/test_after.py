@@ -18,7 +18,7 @@ from problems.data import DataSpec, load
 from simulations.results.compare import Comparison
 from simulations.results.report import as_html
 from tests.apps.test_own_data import CSV, files
-from tests.battery.federation import Run, federate, patients
+from tests.battery.federation import OF_ROWS, Run, federate, patients
 from tests.simulations.pages import Page
 
 GROUPS = {"subgroups": "sex, age(40, 60)", "importance": 3, "site-metrics": True}
@@ -83,7 +83,7 @@ def test_subgroups_of_sites_equal_the_pooled_rows(secure: bool, tmp_path: Path) 
     assert [line["group"] for line in lines if line["column"] != "site"] == [*SEX, *AGE]
     assert ("site" in {line["column"] for line in lines}) == (not secure)
     page = Page(as_html(Comparison.of([run.path])))
-    assert [row["group"] for row in page.table("column")][:2] == ["f", "m"]
+    assert [row["group"] for row in page.table("group")][:2] == ["sex: f", "sex: m"]
 
 
 def test_least_cells_change_figures_little(tmp_path: Path) -> None:
@@ -146,3 +146,16 @@ def test_rows_of_the_server(tmp_path: Path) -> None:
 def test_wrong_keys_are_refused(config: dict[str, Scalar], fault: str) -> None:
     with pytest.raises(ConfigError, match=fault):
         parse_run_config(config)
+
+
+@pytest.mark.parametrize("name", OF_ROWS)
+def test_every_strategy_has_subgroups_and_importance(name: str, tmp_path: Path) -> None:
+    nodes = files(tmp_path, [patients(100, place) for place in range(3)])
+    keys: dict[str, Scalar] = {"strategy": name, "test-fraction": 0.5, "num-server-rounds": 1}
+    run, _ = federate(
+        tmp_path / "run", {**CSV, "feature-columns": "weight,sex[f|m],age", **GROUPS, **keys}, nodes=nodes
+    )
+    result = run.result
+    groups = by_name(result, "sex")
+    assert sum(group["rows"] for group in groups.values()) == result["all"]["rows"] == 150
+    assert {each["column"] for each in result["importance"]["columns"]} == {"weight", "sex", "age"}

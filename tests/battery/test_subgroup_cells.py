@@ -49,8 +49,8 @@ def count_groups(
         config=ConfigRecord({ROUND: 1, PHASE: phase, COLUMN: column}),
         scaling=Scaling(means=np.zeros(2), deviations=np.ones(2)).to_record(),
     )
-    told = ask(node, asked, MessageType.EVALUATE, {**CONFIG, "subgroups": subgroups})
-    return told if isinstance(told, str) else SetCounts.from_record(told)
+    answer = ask(node, asked, MessageType.EVALUATE, {**CONFIG, "subgroups": subgroups})
+    return answer if isinstance(answer, str) else SetCounts.from_record(answer)
 
 
 def sizes(counts: SetCounts | str) -> list[tuple[int, int]]:
@@ -88,9 +88,9 @@ def test_borders_of_two_runs_differ_unless_the_owner_fixes_them(tmp_path: Path) 
     between = np.subtract(second[1], first[1])
     assert 0 < between.sum() < LEAST  # the known limit
     for fixed in ("age(50, 65)", ""):
-        told = count_groups({**node, "subgroups": fixed}, "age(50, 66)")
-        assert isinstance(told, str)
-        assert "subgroups" in told
+        answer = count_groups({**node, "subgroups": fixed}, "age(50, 66)")
+        assert isinstance(answer, str)
+        assert "subgroups" in answer
     assert sizes(count_groups({**node, "subgroups": "age(50, 65)"}, "age(50, 65)")) == first
     owner: dict[str, Scalar] = {
         **node,
@@ -99,17 +99,17 @@ def test_borders_of_two_runs_differ_unless_the_owner_fixes_them(tmp_path: Path) 
         "label-column": "ill",
         "positive-label": "yes",
     }
-    told = count_groups({**owner, "feature-columns": "age,weight", "test-fraction": 0.5}, "age(50, 65)")
-    assert isinstance(told, str)
-    assert "subgroups" in told
+    answer = count_groups({**owner, "feature-columns": "age,weight", "test-fraction": 0.5}, "age(50, 65)")
+    assert isinstance(answer, str)
+    assert "subgroups" in answer
 
 
 def test_a_server_cannot_ask_for_more_than_the_run_config(tmp_path: Path) -> None:
     node = put(patients(200, 0), tmp_path)
     for column, phase in ((1, SUBGROUP_COUNTS), (-1, SUBGROUP_COUNTS), (0, IMPORTANCE_COUNTS)):
-        told = count_groups(node, "age(50)", column, phase)
-        assert isinstance(told, str)
-        assert phase in told
+        answer = count_groups(node, "age(50)", column, phase)
+        assert isinstance(answer, str)
+        assert phase in answer
     assert isinstance(count_groups(node, ""), str)
 
 
