@@ -11,6 +11,7 @@ import torch
 from flwr.app import ConfigRecord, Context, Message
 from flwr.clientapp import ClientApp
 
+from apps.evaluation.sets import sets_of
 from apps.guards.chain import run
 from apps.guards.guard import Steps
 from apps.guards.work import Answer, Work, decode, report_of, site_of
@@ -18,9 +19,10 @@ from apps.sites import resources
 from apps.sites.fingerprints import add_fingerprint
 from clients.base import Site
 from clients.held_out import score
+from clients.set_counts import count_sets
 from payloads.flower_internals import drop_log_colors
 from payloads.handshake import REFUSAL
-from payloads.held_out import ScoreEdges
+from payloads.held_out import COLUMN, OF_SETS, ScoreCounts, ScoreEdges, SetCounts
 from payloads.wire import NUM_EXAMPLES, PHASE, ROUND, content
 
 app = ClientApp()
@@ -110,7 +112,16 @@ def measure(work: Work) -> Steps:
     assert isinstance(site, Site)
     edges = None if request.extras is None else decode(ScoreEdges, request.extras, 0).check_order()
     model = resources.skeleton(work.run, tuple(site.features.shape[1:]))
-    phase = request.config[PHASE]
-    counts, diverged = score(model, request.parameters, site, edges, phase, summed=work.summed > 1)
+    phase, summed = str(request.config[PHASE]), work.summed > 1
+    counts: ScoreCounts | SetCounts
+    if phase in OF_SETS:
+        column = request.config.get(COLUMN)
+        sets = sets_of(work.run, phase, column)
+        seed = work.run.training.seed
+        counts, diverged = count_sets(
+            model, request.parameters, site, edges, phase, int(column), sets=sets, seed=seed, summed=summed
+        )
+    else:
+        counts, diverged = score(model, request.parameters, site, edges, phase, summed=summed)
     rows = int(counts.negatives.sum() + counts.positives.sum())
     return Answer(payload=counts, metrics={NUM_EXAMPLES: rows, ROUND: request.config[ROUND]}, altered=diverged)

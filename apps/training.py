@@ -17,6 +17,7 @@ from apps.evaluation.measurement import Measurement
 from apps.evaluation.metric_names import add_suffix
 from apps.evaluation.models import RowEvaluation
 from apps.evaluation.selection import check_test_rows
+from apps.evaluation.sets import column_names
 from apps.evaluation.small_cells import warn_of_withheld
 from apps.evaluation.starting import starting_point
 from apps.run_config.algorithm import Evaluator, RunConfig
@@ -83,6 +84,8 @@ class Training:
             check_test_rows(roster.reports)
         warn_of_withheld(config, roster.reports)
         evaluator = self.measurement.evaluator(len(roster))
+        if config.evaluation.importance:
+            column_names(evaluator)  # refuses samples without columns
         log(INFO, "%s; results in %s", evaluator.summary, self.directory.path)
         lines = describe_labels(config.data, evaluator.sample_format, roster.class_counts)
         for line in (*evaluator.notes, *lines, *describe_columns(evaluator.columns)):

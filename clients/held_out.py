@@ -3,8 +3,10 @@
 from collections.abc import Sequence
 
 import numpy as np
+from numpy.typing import NDArray
+from torch import Tensor
 
-from payloads.held_out import BINS, SCORE_COUNTS, TEST_SCORE_COUNTS, GroupCounts, ScoreCounts, ScoreEdges
+from payloads.held_out import BINS, OF_TEST_ROWS, SCORE_COUNTS, GroupCounts, ScoreCounts, ScoreEdges
 from payloads.record import FloatArray, IntArray, not_finite
 from problems.binned_scores import codes, find_bins, first_edges, scores_of
 from problems.least_cell import Groups, is_small
@@ -35,8 +37,8 @@ def score(
         parameters: The model's arrays.
         site: The site.
         question: The edges of the bins. None: `first_edges`.
-        phase: The rows to count: `SCORE_COUNTS`, or `TEST_SCORE_COUNTS` for the test rows if the held-out rows are
-            validation rows.
+        phase: The rows to count: `SCORE_COUNTS`, or `payloads.held_out.TEST_SCORE_COUNTS` for the test rows if the
+            held-out rows are validation rows.
         summed: Whether the server sees only a sum over sites. Non-finite scores then become 0 or the largest numbers,
             since an error would reveal a fact about one site to the server, which chooses the model. The site also
             converts its groups to single scores, since the server cannot do so from a sum.
@@ -48,33 +50,78 @@ def score(
         DivergedScoresError: A score is not finite as float32.
         ValueError: The site has no such rows.
     """
-    rows = site.test if phase == TEST_SCORE_COUNTS else site.held_out
-    if rows is None:
-        kind = "has no test rows" if phase == TEST_SCORE_COUNTS else "has no held-out rows"
-        raise ValueError(f"partition {site.partition_id} {kind}: the server evaluates on its own")
+    rows = find_rows(site, phase)
     labels, least_cell = rows.labels.cpu().numpy() > 0.5, site.least_cell
     positives = int(labels.sum())
     if is_small((len(labels) - positives, positives), least_cell):
         return ScoreCounts.of(np.zeros(0, np.int64), np.zeros(0, bool)), False
     model.load(parameters)
-    values = model.predict(rows.features).cpu().numpy()
+    scores, replaced = check_scores(model.predict(rows.features), summed=summed)
+    edges = first_edges(BINS) if question is None else question.edges
+    if least_cell == 1 or summed:
+        negatives, positive = bin_scores(scores, labels, edges, least_cell)
+        return ScoreCounts(negatives=negatives, positives=positive), replaced
+    groups = [Groups.of(scores_of(scores[labels == side]), least_cell) for side in (False, True)]
+    return count_groups(groups[0], groups[1], edges), replaced
+
+
+def find_rows(site: Site, phase: str) -> Site:
+    """Return the rows that an exchange counts.
+
+    Args:
+        site: The site.
+        phase: An exchange of `payloads.held_out.EVALUATIONS`.
+
+    Raises:
+        ValueError: The site has no such rows.
+    """
+    rows = site.test if phase in OF_TEST_ROWS else site.held_out
+    if rows is None:
+        kind = "has no test rows" if phase in OF_TEST_ROWS else "has no held-out rows"
+        raise ValueError(f"partition {site.partition_id} {kind}: the server evaluates on its own")
+    return rows
+
+
+def check_scores(predicted: Tensor, *, summed: bool) -> tuple[IntArray, bool]:
+    """Return scores as codes of `problems.binned_scores`.
+
+    Args:
+        predicted: The model's scores.
+        summed: Whether non-finite scores are replaced, see `score`.
+
+    Returns:
+        The codes, and whether scores were replaced.
+
+    Raises:
+        DivergedScoresError: A score is not finite as float32, and is not replaced.
+    """
     with np.errstate(over="ignore"):
-        values = values.astype(np.float32)
-    replaced = summed and not_finite(values) > 0
+        values = predicted.cpu().numpy().astype(np.float32)
     try:
-        scores = codes(np.nan_to_num(values) if summed else values)
+        return codes(np.nan_to_num(values) if summed else values), summed and not_finite(values) > 0
     except ValueError as error:
         text = "the global model's scores are not finite: the run has diverged, its steps are too large"
         raise DivergedScoresError(text) from error
-    edges = first_edges(BINS) if question is None else question.edges
-    if least_cell == 1:
-        return ScoreCounts.of(find_bins(scores, edges), labels), replaced
-    groups = [Groups.of(scores_of(scores[labels == side]), least_cell) for side in (False, True)]
-    if summed:
+
+
+def bin_scores(
+    scores: IntArray, labels: NDArray[np.bool_], edges: IntArray, least_cell: int
+) -> tuple[IntArray, IntArray]:
+    """Count rows by class and bin. With a least cell above 1, the scores of groups of rows are spread evenly first.
+
+    Args:
+        scores: The rows' scores, as codes.
+        labels: Whether each row is positive. Each class has no rows, or at least as many as the least cell.
+        edges: The edges of the bins.
+        least_cell: The site's least cell.
+    """
+    if least_cell > 1:
+        groups = [Groups.of(scores_of(scores[labels == side]), least_cell) for side in (False, True)]
         spread = [codes(group.spread()) for group in groups]
-        sides = np.repeat([False, True], [len(part) for part in spread])
-        return ScoreCounts.of(find_bins(np.concatenate(spread), edges), sides), replaced
-    return count_groups(groups[0], groups[1], edges), replaced
+        labels = np.repeat([False, True], [len(part) for part in spread])
+        scores = np.concatenate(spread)
+    counts = ScoreCounts.of(find_bins(scores, edges), labels)
+    return counts.negatives, counts.positives
 
 
 def count_groups(negatives: Groups, positives: Groups, edges: IntArray) -> GroupCounts:

@@ -18,7 +18,15 @@ from payloads.record import FloatArray, IntArray, Payload, PayloadError, array
 # The names of the exchanges. The first counts the rows that a site holds out for evaluation. If these are validation
 # rows, the second counts the test rows, at the end of the run.
 SCORE_COUNTS, TEST_SCORE_COUNTS = "score-counts", "test-score-counts"
-EVALUATIONS = (SCORE_COUNTS, TEST_SCORE_COUNTS)
+# At the end of a run, two more kinds of exchange count several sets of these rows: the groups of a column, and all rows
+# with a column permuted. The message's config has the number of the column under `COLUMN`.
+SUBGROUP_COUNTS, TEST_SUBGROUP_COUNTS = "subgroup-counts", "test-subgroup-counts"
+IMPORTANCE_COUNTS, TEST_IMPORTANCE_COUNTS = "importance-counts", "test-importance-counts"
+OF_GROUPS = (SUBGROUP_COUNTS, TEST_SUBGROUP_COUNTS)
+OF_SETS = (*OF_GROUPS, IMPORTANCE_COUNTS, TEST_IMPORTANCE_COUNTS)
+OF_TEST_ROWS = (TEST_SCORE_COUNTS, TEST_SUBGROUP_COUNTS, TEST_IMPORTANCE_COUNTS)
+EVALUATIONS = (SCORE_COUNTS, TEST_SCORE_COUNTS, *OF_SETS)
+COLUMN = "column"
 BINS = 2048
 
 
@@ -29,7 +37,7 @@ def held_counts(report: SiteReport, phase: str) -> IntArray | None:
         report: The site's report of the handshake.
         phase: An exchange of `EVALUATIONS`.
     """
-    return report.test_counts if phase == TEST_SCORE_COUNTS else report.held_out_counts
+    return report.test_counts if phase in OF_TEST_ROWS else report.held_out_counts
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -104,3 +112,51 @@ class GroupCounts(ScoreCounts):
         for spreads in (self.negative_spreads, self.positive_spreads):
             if spreads is not None and (spreads < 0).any():
                 raise PayloadError("GroupCounts: got a negative deviation, allowed: numbers >= 0")
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class SetCounts(Payload):
+    """A site's answer about several sets of rows: the counts of each set as in `ScoreCounts`, one set after another.
+
+    Attributes:
+        negatives, positives: The counts. A set that the site does not reveal has zeros.
+        withheld: For each set, 1 if the site does not reveal its counts, else 0.
+    """
+
+    negatives: IntArray = array("s", kind="int", combined="total")
+    positives: IntArray = array("s", kind="int", combined="total")
+    withheld: IntArray = array("w", kind="int", combined="total")
+
+    def by_set(self) -> tuple[IntArray, IntArray]:
+        """Return the counts of negatives and of positives, each (sets, `BINS`)."""
+        return self.negatives.reshape(-1, BINS), self.positives.reshape(-1, BINS)
+
+    def check_rows(self, held_out: IntArray | None, sets: int, sites: int = 1, *, disjoint: bool) -> None:
+        """Check the counts against the numbers of held-out rows in the reports.
+
+        Args:
+            held_out: The numbers of negatives and positives, (2,). None: no such rows.
+            sets: The number of sets.
+            sites: The number of sites whose counts are added up.
+            disjoint: Whether no row is in two sets.
+
+        Raises:
+            PayloadError: The lengths are wrong, a count is below 0, or more rows are counted than exist.
+        """
+        if (len(self.negatives), len(self.withheld)) != (sets * BINS, sets):
+            got = f"{len(self.negatives)} counts and {len(self.withheld)} marks"
+            raise PayloadError(f"SetCounts: got {got}, expected {sets} sets of {BINS} counts")
+        reported = (0, 0) if held_out is None else held_out.tolist()
+        for name, rows, counts in zip(("negatives", "positives"), reported, self.by_set(), strict=True):
+            totals = counts.sum(axis=1, dtype=np.int64)
+            if (counts < 0).any() or (totals.sum() if disjoint else totals.max(initial=0)) > rows:
+                raise PayloadError(f"SetCounts.{name}: counts of {totals.tolist()} rows, expected at most {rows}")
+        if ((self.withheld < 0) | (self.withheld > sites)).any():
+            raise PayloadError(f"SetCounts.withheld: got {self.withheld.tolist()}, expected 0 to {sites}")
+
+
+REPLIES: dict[str, type[Payload]] = {
+    **dict.fromkeys(EVALUATIONS, GroupCounts),
+    **dict.fromkeys(OF_SETS, SetCounts),
+}
+"""The type of a site's answer in each exchange."""

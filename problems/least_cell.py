@@ -12,7 +12,7 @@ The groups depend on the scores alone. A server that asks again with other bins 
 from dataclasses import dataclass
 
 import numpy as np
-from jaxtyping import Float32, Float64, Int32, Int64
+from jaxtyping import Bool, Float32, Float64, Int32, Int64
 from numpy.typing import ArrayLike
 from scipy.special import ndtri
 
@@ -33,6 +33,33 @@ def is_small(counts: ArrayLike, least_cell: int) -> bool:
     """
     count = np.asarray(counts)
     return bool(((count > 0) & (count < least_cell)).any())
+
+
+def suppress(counts: Int64[np.ndarray, "groups cells"], least_cell: int) -> Bool[np.ndarray, "groups"]:
+    """Choose the groups of rows whose counts may not leave a site that reveals the totals of all groups.
+
+    A group is hidden if one of its cells is small. The totals minus the visible groups reveal the hidden groups
+    together, so the smallest further groups are hidden until at least two are hidden and no sum of theirs is small.
+
+    Args:
+        counts: The numbers of rows of each group, such as its negatives and its positives.
+        least_cell: The least cell.
+
+    Returns:
+        Whether each group is hidden. A group without rows stays visible.
+
+    Example:
+        >>> suppress(np.array([[40, 30], [30, 20], [9, 2]]), least_cell=5).tolist()
+        [False, True, True]
+    """
+    hidden = np.array([is_small(row, least_cell) for row in counts], dtype=bool)
+    sizes = counts.sum(axis=1)
+    while hidden.any() and (hidden.sum() < 2 or is_small(counts[hidden].sum(axis=0), least_cell)):
+        candidates = np.flatnonzero(~hidden & (sizes > 0))
+        if not len(candidates):
+            break
+        hidden[candidates[sizes[candidates].argmin()]] = True
+    return hidden
 
 
 def widen_gaps(present: Int64[np.ndarray, "c"], rows: int, least_cell: int) -> Int64[np.ndarray, "c"]:

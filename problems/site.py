@@ -28,6 +28,8 @@ class Site:
         held_out: The rows on which a client with its own file evaluates models, and does not train. None: no such rows.
         test: The client's test rows, if the held-out rows are validation rows.
         least_cell: The smallest count of rows, other than 0, that may leave a client with its own file.
+        subgroups: Of held-out rows, the group of each row in each column of ``subgroups``. None: no such columns.
+        columns: The indices of the features of each column. Empty: each feature is a column.
 
     Example:
         >>> site = Site.from_arrays(0, np.zeros((3, 2)), np.array([0, 1, 0]))
@@ -43,6 +45,8 @@ class Site:
     held_out: "Site | None" = None
     test: "Site | None" = None
     least_cell: int = 1
+    subgroups: Int64[np.ndarray, "n c"] | None = None
+    columns: tuple[tuple[int, ...], ...] = ()
     _samplers: dict[Purpose, tuple[Indices, int, int, EpochSampler]] = field(
         default_factory=dict, init=False, repr=False
     )

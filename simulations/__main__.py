@@ -253,6 +253,7 @@ def compare(
     The metrics are from the last evaluated round, or of the selected model on test rows if a run selected a round.
     """
     from simulations.results.compare import Comparison
+    from simulations.results.row_differences import compare_rows, tabulate
 
     comparison = Comparison.of(directories, name or ())
     drawn = comparison.choose_metric(metric)
@@ -261,11 +262,20 @@ def compare(
     if as_json:
         gaps = {} if drawn is None else comparison.differences(drawn)
         differences = [{"runs": label, "less": first, **asdict(gap)} for label, (first, gap) in gaps.items()]
+        over_rows = compare_rows(comparison.runs) if drawn == "auc" else []
         print_json(
-            {"metric": drawn, "differing": comparison.differing, "runs": comparison.rows(), "differences": differences}
+            {
+                "metric": drawn,
+                "differing": comparison.differing,
+                "runs": comparison.rows(),
+                "differences": differences,
+                "over_rows": over_rows,
+            }
         )
     else:
         typer.echo(comparison.text(drawn))
+        if drawn == "auc" and (over_rows := compare_rows(comparison.runs)):
+            typer.echo(f"\n{tabulate(over_rows).text()}")
 
 
 @cli.command()

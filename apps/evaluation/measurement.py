@@ -8,10 +8,12 @@ from dataclasses import replace
 from functools import cached_property
 from typing import Any
 
+from apps.evaluation.after import IMPORTANCE, SUBGROUPS, describe_groups, describe_importance
 from apps.evaluation.bounded import BoundWatch
 from apps.evaluation.models import RowEvaluation, ScoreEvaluator
 from apps.evaluation.selection import Choice, measure
-from apps.evaluation.site_figures import ROUND_FIGURES, describe, describe_round
+from apps.evaluation.sets import column_names, sets_of_run
+from apps.evaluation.site_figures import ROUND_FIGURES, describe, describe_round, has_probabilities
 from apps.evaluation.small_cells import SmallCells, left_out
 from apps.run_config.algorithm import Evaluator, RunConfig
 from apps.sites.rows import reads_own
@@ -143,4 +145,37 @@ class Measurement:
                 name: {figure: every[figure] for figure in (BRIER, ECE)} for name, every in figures.items()
             }
             tally = calibrated
-        return entries | describe(tally, config, self.strategy.roster.reports, self.choice.threshold), tally
+        entries |= describe(tally, config, self.strategy.roster.reports, self.choice.threshold)
+        return entries | self._describe_sets(evaluator, models[""], tally, entries), tally
+
+    def _describe_sets(
+        self, evaluator: Evaluator, arrays: list[FloatArray], tally: Tally, entries: Mapping[str, Any]
+    ) -> dict[str, Any]:
+        """Return the entries about subgroups and importance, if the run config asks for them.
+
+        Args:
+            evaluator: The evaluator of the final model.
+            arrays: The final model.
+            tally: The counted scores of all rows.
+            entries: The other entries of result.json.
+        """
+        config, repeats = self.config, self.config.evaluation.importance
+        if not (evaluator.groups or repeats):
+            return {}
+        assert isinstance(evaluator, ScoreEvaluator)
+        sets = sets_of_run(config, self.strategy, evaluator, self.server_round, arrays, tally)
+        found: dict[str, Any] = {}
+        if evaluator.groups:
+            chosen = self.choice.threshold
+            found[SUBGROUPS] = describe_groups(
+                sets,
+                evaluator.groups,
+                self.cells.of_counts(NOWHERE),
+                lambda each: replace(each, probability_of=tally.probability_of),
+                None if chosen is None else chosen["score"],
+                probable=has_probabilities(config),
+                confusion_known=bool(entries["all"].get("confusion")),
+            )
+        if repeats:
+            found[IMPORTANCE] = describe_importance(sets, column_names(evaluator), repeats, tally.total())
+        return found

@@ -20,6 +20,7 @@ from methods.sgdm import SGDMSettings
 from payloads.record import FloatArray
 from payloads.settings import Settings
 from problems.data import DataSpec, FederatedData, Samples
+from problems.data.subgroups import check_subgroups
 from problems.errors import NOTHING
 from problems.metrics import accuracy, binary_metrics
 from problems.minimax import AUC_SCORE, SADDLES, SYNTHETIC_PL
@@ -141,6 +142,7 @@ class ModelEvaluator(ScoreEvaluator):
         self.features = as_tensor(test.features, model.dtype, model.device)
         self.labels = test.labels
         self.sites = test.sites
+        self.subgroups = test.subgroups
 
     def scores(self, arrays: Sequence[FloatArray]) -> tuple[NDArray[np.int8], torch.Tensor]:
         self.model.load(arrays)
@@ -215,7 +217,7 @@ class RowEvaluation:
         data = resources.federated_data(config.data, num_clients)
         evaluator = self.of_data(config, data, test=test)
         evaluator.columns, evaluator.sample_format = data.columns, data.sample_format
-        evaluator.notes = tuple(filter(None, (data.grouping,)))
+        evaluator.notes, evaluator.groups = tuple(filter(None, (data.grouping,))), data.subgroups
         return evaluator
 
     def check(self, strategy: str, spec: DataSpec, settings: Settings, /) -> None:
@@ -261,6 +263,7 @@ class RowEvaluation:
                 HeldOutEvaluator(config, model, count_scores) if test is None else ModelEvaluator(config, model, test),
             )
         evaluator.columns, evaluator.sample_format = schema.preprocessing, format_of(config, schema)
+        evaluator.groups = check_subgroups(config.data)
         return evaluator
 
     # Subclasses override these two methods to add metrics.

@@ -13,12 +13,16 @@ from payloads.site_names import label_entry
 from problems import intervals
 from problems.intervals import AUC, BRIER, ECE, point_figures
 from problems.least_cell import is_small
+from problems.objectives.classification import CROSS_ENTROPY
 from problems.randomness import stream
+from problems.recalibration import MIN_ROWS, SLOPE, describe_recalibration, recalibrate
 from problems.score_groups import ScoreGroups
 from problems.tallies import NOWHERE, Tally
 
 # the key of a round's figures in a line of metrics.jsonl
 ROUND_FIGURES = "figures"
+# the keys of a recalibration, and of the number of sites without one
+RECALIBRATION, NOT_RECALIBRATED = "recalibration", "not_recalibrated"
 
 
 def choose_threshold(tally: Tally, config: RunConfig) -> dict[str, Any]:
@@ -57,6 +61,7 @@ def describe(
         ``all``: the figures of all rows.
         ``sites``: the figures of each site. Empty with secure sums, or if the server cannot assign the rows to sites.
         ``left_out``: the number of sites without figures because of too few rows, unless it is 0.
+        ``not_recalibrated``: the number of listed sites without a recalibration, unless it is 0.
     """
     tested = config.evaluation.tests or not config.data.validation_fraction
 
@@ -67,7 +72,9 @@ def describe(
         figures: dict[str, Any] = {"rows": negatives + positives, "positives": positives}
         if config.evaluation.site_metrics:
             rng = stream(config.training.seed, "bootstrap", rows.places[0] + 1)
-            figures |= intervals.describe(rows, rng, least=cells.of_counts(rows.places[0]))
+            least = cells.of_counts(rows.places[0])
+            figures |= intervals.describe(rows, rng, least=least)
+            figures[RECALIBRATION] = recalibrate(rows, least, probable=has_probabilities(config))
         if threshold is not None:
             figures["confusion"] = cells.hide(rows.places[0], rows.confusion(threshold["score"]))
         return figures
@@ -88,7 +95,24 @@ def describe(
         ({} if threshold is None else {"threshold": threshold})
         | {"figures_on": "test rows" if tested else "validation rows", "all": everyone, "sites": listed}
         | left_out(few + cells.withheld)
+        | _count_missing(listed)
     )
+
+
+def has_probabilities(config: RunConfig) -> bool:
+    """Return whether a run's scores become probabilities: by a calibration, or since the loss is cross-entropy."""
+    return config.evaluation.calibrates or config.training.loss == CROSS_ENTROPY
+
+
+def is_probable(result: Mapping[str, Any]) -> bool:
+    """Return the same as `has_probabilities` for the content of result.json."""
+    return "calibration" in result or result["config"].get("loss") == CROSS_ENTROPY
+
+
+def _count_missing(sites: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
+    """Return the entry about the sites that have figures and no recalibration. {} without such sites."""
+    missing = sum(site.get(RECALIBRATION, {}) is None for site in sites)
+    return {NOT_RECALIBRATED: {"sites": missing, "fewer_than": MIN_ROWS}} if missing else {}
 
 
 def describe_round(tally: Tally, config: RunConfig, reports: Sequence[SiteReport]) -> dict[str, Any]:
@@ -168,6 +192,10 @@ def describe_in_words(result: Mapping[str, Any], config: RunConfig) -> Iterator[
         why = _sums_alone(config) or "since the server cannot assign these rows to sites"
         text += f"; no figures of single sites {why}"
     yield text
+    if everyone.get(RECALIBRATION):
+        text = f"recalibration on {rows}: {describe_recalibration(everyone[RECALIBRATION])}"
+        slopes = sorted(site[RECALIBRATION][SLOPE][0] for site in result["sites"] if site[RECALIBRATION])
+        yield text + (f"; slopes of sites {slopes[0]:.3f} to {slopes[-1]:.3f}" if len(slopes) > 1 else "")
 
 
 def _sums_alone(config: RunConfig) -> str:

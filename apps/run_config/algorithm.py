@@ -23,6 +23,7 @@ from payloads.handshake import Scaling, SiteReport
 from payloads.record import FloatArray
 from payloads.settings import PrivacySettings, Settings, TrainingSettings, kebab
 from problems.data import SPARSE_LOGISTIC, DataSpec, Preprocessing, SampleFormat
+from problems.data.subgroups import Subgroups
 from problems.tallies import Tally
 from strategies.base import PayloadStrategy
 from vertical.parties import Party
@@ -129,6 +130,7 @@ class Evaluator(ABC):
         sample_format: The form of the samples in their files, if the samples have labels.
         tally: The histogram of the newest model's scores. None if there are no scores, or if no figure needs them.
         notes: Further lines about the data, for the log.
+        groups: The columns of ``subgroups``, with their values.
     """
 
     summary: str
@@ -137,6 +139,7 @@ class Evaluator(ABC):
     sample_format: SampleFormat | None = None
     tally: Tally | None = None
     notes: tuple[str, ...] = ()
+    groups: tuple[Subgroups, ...] = ()
 
     @abstractmethod
     def start(self) -> list[FloatArray]:

@@ -83,6 +83,10 @@ class EvaluationSettings(Settings):
         "The rounds between [sites' figures](run-directory.md#in-the-rounds). 0: at the end only.", 0, ge=0
     )
 
+    importance: int = setting(
+        "The repeats of [permutation importance](after-a-run.md#importance-of-columns) at the end. 0: none.", 0, ge=0
+    )
+
     @field_validator("threshold_at")
     @classmethod
     def _is_rule(cls, text: str) -> str:
@@ -134,6 +138,7 @@ class EvaluationSettings(Settings):
             allowed = "0, since without select-by no metric can improve"
             raise ConfigError("patience", got=self.patience, allowed=allowed, hint="set select-by to a metric")
         self._check_rounds(training.evaluate_every)
+        self._check_after(strategy, training, spec, possible=shares_model and scored)
         for key, value, needs_scores in (
             ("select-by", self.select_by, False),
             ("threshold-at", self.threshold_at, True),
@@ -159,6 +164,15 @@ class EvaluationSettings(Settings):
                 got, hint = f"{value!r} without validation rows", "set validation-fraction, for example to 0.2"
                 allowed = f"{none}, since without validation rows the choice would be made on test rows"
                 raise ConfigError(key, got=got, allowed=allowed, hint=hint)
+
+    def _check_after(self, strategy: str, training: TrainingSettings, spec: DataSpec, *, possible: bool) -> None:
+        for key, value, none in (("subgroups", spec.subgroups, "''"), ("importance", self.importance, "0")):
+            if value and not possible:
+                allowed = f"{none}, since with strategy {strategy!r} and loss {training.loss!r} no server scores rows"
+                raise ConfigError(key, got=repr(value), allowed=allowed, hint=f"remove {key}")
+            if value and not self.site_metrics:
+                allowed = f"{none}, since without site-metrics=true a run computes no figures"
+                raise ConfigError(key, got=repr(value), allowed=allowed, hint="set site-metrics to true")
 
     def _check_rounds(self, evaluate_every: int) -> None:
         every, key = self.site_metrics_every, "site-metrics-every"

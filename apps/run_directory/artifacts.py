@@ -21,6 +21,7 @@ from apps.run_directory.claim import TOKEN, DirectoryClaim, check_origin
 from apps.run_directory.events import TENSORBOARD, Events
 from apps.run_directory.names import find_numbered, make_name, number_of
 from apps.run_directory.resumption import check_lines, check_settings, not_resumable
+from apps.run_directory.statistics import write_tables
 from apps.run_directory.tracking import Tracker
 from apps.sites.files import write_tensors
 from apps.sites.state_store import is_token
@@ -250,7 +251,7 @@ class RunDirectory:
     def finish(
         self, result: Mapping[str, Any], view: str = "", *, pictures: bool = True, tally: Tally | None = None
     ) -> None:
-        """Draw the pictures, and write result.json last: it exists only if the run completed.
+        """Draw the pictures, write the tables, and write result.json last: it exists only if the run completed.
 
         Args:
             result: The content of result.json.
@@ -267,6 +268,7 @@ class RunDirectory:
             draw_run(self.path, self.lines(), result, view, tally)
         if missing:
             log(INFO, "left out the files that need %s: %s", " and ".join(missing), install("reports"))
+        write_tables(self.path, result)
         (self.path / "failure.json").unlink(missing_ok=True)  # a run that was stopped may still complete
         self._write_json("result.json", result)
         if self._tracker is not None:

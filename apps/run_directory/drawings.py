@@ -1,4 +1,4 @@
-"""The pictures of a finished run: its curves and, with ``site-metrics``, ROC curves and reliability diagrams.
+"""The pictures of a finished run: its curves and, with ``site-metrics``, ROC, reliability and decision curves.
 
 This module does not use pyplot, whose state belongs to the main thread.
 """
@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any, Literal
 import numpy as np
 
 from apps.run_directory.curves import draw_curves, draw_sites, escape, has_sites, rows_in_words
+from apps.run_directory.statistics import Rows, decision_rows
 from payloads.site_names import label_entry
 from problems.files import room_for
 from problems.intervals import AUC
@@ -51,6 +52,8 @@ def draw_run(
     if tally is not None and AUC in result["all"]:
         _draw(folder / "roc.png", title, result, tally, _draw_roc, "lower right")
         _draw(folder / "reliability.png", title, result, tally, _draw_reliability, "upper left")
+    if points := decision_rows(result):
+        _draw_decision(folder / "decision.png", title, result, points)
 
 
 def _draw(
@@ -101,6 +104,26 @@ def _draw_roc(axes: Axes, result: Mapping[str, Any], tally: Tally) -> None:
         sensitivity, specificity = tally.rates(threshold["score"])
         axes.plot(1 - specificity, sensitivity, "o", color="tab:red", label=threshold["at"])
     axes.set(xlabel="false positive rate", ylabel="true positive rate")
+
+
+def _draw_decision(path: Path, title: str, result: Mapping[str, Any], points: Rows) -> None:
+    from matplotlib.backends.backend_agg import FigureCanvasAgg
+    from matplotlib.figure import Figure
+
+    figure = Figure(figsize=(5, 5), layout="constrained")
+    FigureCanvasAgg(figure)
+    axes = figure.subplots()
+    thresholds, model, everyone = (np.array([point[name] for point in points]) for name in points[0])
+    axes.plot(thresholds, model, color="black", label="by the model")
+    axes.plot(thresholds, everyone, linestyle="--", label="treat all")
+    axes.axhline(0, color="tab:gray", linestyle=":", label="treat none")
+    top = result["all"]["positives"] / result["all"]["rows"]
+    axes.set(title=f"{title}, {result['figures_on']}", xlim=(0, 1), ylim=(-0.15 * top, 1.1 * top))
+    axes.set(xlabel="threshold probability", ylabel="net benefit per row")
+    axes.grid(alpha=0.3)
+    axes.legend(frameon=False, fontsize="small")
+    with room_for(path):
+        figure.savefig(path, dpi=120)
 
 
 def _draw_reliability(axes: Axes, result: Mapping[str, Any], tally: Tally) -> None:

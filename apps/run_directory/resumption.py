@@ -22,6 +22,8 @@ _FREE_KEYS = {
     "patience",
     "site-metrics",
     "site-metrics-every",
+    "importance",
+    "subgroups",
     "checkpoint-every",
     "max-retries",
     "retry-wait",

@@ -30,6 +30,7 @@ from payloads.site_names import fit_names, label_site
 from problems.data import OWN, DataError, DataSpec, Preprocessing, SampleFormat, Samples, SiteRows, read_own
 from problems.data.agreement import Agreed
 from problems.data.dialect import Dialect
+from problems.data.own import feature_columns
 from problems.data.preprocessing import describe_text
 from problems.data.quantiles import FEWEST_ROWS
 from problems.data.spec import AUTO, PAGE
@@ -250,10 +251,13 @@ def _site(rows: SiteRows, partition_id: int, same: _Same, dtype: torch.dtype, de
         return Site.from_arrays(partition_id, samples.features, samples.labels, dtype=dtype, device=device)
 
     def held_out(indices: NDArray[np.int64]) -> Site | None:
-        return part(indices) if len(indices) else None
+        codes = None if rows.subgroups is None else rows.subgroups[indices]
+        return replace(part(indices), subgroups=codes) if len(indices) else None
 
     test = None if rows.validation_rows is None else held_out(rows.test_rows)
-    return replace(part(rows.train_rows, max(FEWEST_ROWS, least)), held_out=held_out(rows.evaluated_rows), test=test)
+    columns = feature_columns(rows, same.agreed)
+    train = part(rows.train_rows, max(FEWEST_ROWS, least))
+    return replace(train, held_out=held_out(rows.evaluated_rows), test=test, columns=columns)
 
 
 @lru_cache(maxsize=64)

@@ -25,6 +25,7 @@ from problems.data.samples import (
 )
 from problems.data.spec import OWN, SPARSE_LOGISTIC, UNLABELLED, DataError, DataSpec, in_data_set
 from problems.data.splits import split_rows
+from problems.data.subgroups import Subgroups
 from problems.data.validation import validate
 
 # the result of `Source.encode` -> the features of all rows, and their preprocessing
@@ -41,6 +42,7 @@ class FederatedData:
         sample_format: The format of the samples in the files; None if the samples have no labels.
         notes: Lines for the log about the reading of the rows.
         site_names: The names of the clients; () if clients are not sites with names.
+        subgroups: The columns of ``subgroups``.
         grouping: A sentence about the groups of rows that stay together; "" without groups.
         input_shape: The shape of one sample's features.
         train: The samples of all clients, client by client, before ``client_shift`` adds noise.
@@ -61,7 +63,9 @@ class FederatedData:
         notes: Sequence[str] = (),
         grouping: str = "",
         site_names: Sequence[str] = (),
+        subgroups: Sequence[Subgroups] = (),
     ) -> None:
+        self.subgroups = tuple(subgroups)
         self.notes = tuple(notes)
         self.columns = columns
         self.sample_format = sample_format
@@ -206,7 +210,10 @@ def load_rows(spec: DataSpec, num_clients: int, raw: Raw | None = None) -> Feder
     clients = clients_of(spec, sites, num_clients)
 
     def samples_of(indices: Int64[np.ndarray, "some"]) -> Samples:
-        return Samples(take(features, indices), labels[indices], None if clients is None else clients[indices])
+        codes = source.subgroup_codes
+        own = None if clients is None else clients[indices]
+        groups = None if codes is None else codes[indices]
+        return Samples(take(features, indices), labels[indices], own, groups)
 
     return FederatedData(
         train=Samples(take(features, rows[order]), train_labels[order]),
@@ -219,6 +226,7 @@ def load_rows(spec: DataSpec, num_clients: int, raw: Raw | None = None) -> Feder
         notes=(*source.notes, *rows_of.notes),
         grouping=grouping,
         site_names=() if clients is None else site_names[:num_clients],
+        subgroups=source.subgroups,
     )
 
 

@@ -36,6 +36,7 @@ class SiteRows:
         pixel_max: The pixel value in the files that became 1, for images of more than 8 bits.
         label_values: The negative labels and the positive labels that occur in the file.
         label_rows: The number of rows with each of these labels.
+        subgroups: The group of each row in each column of ``subgroups``; None without them.
         preprocessing: A table's preprocessing, not yet fitted; else None.
     """
 
@@ -49,6 +50,7 @@ class SiteRows:
     notes: tuple[str, ...] = ()
     pixel_max: float | None = None
     label_rows: tuple[tuple[int, ...], tuple[int, ...]] = ((), ())
+    subgroups: Int64[np.ndarray, "n c"] | None = None
 
     @property
     def evaluated_rows(self) -> Int64[np.ndarray, "evaluated"]:
@@ -117,7 +119,17 @@ class SiteRows:
             check_finite(np.nan_to_num(values, nan=0.0, posinf=np.inf, neginf=-np.inf))
             features = as_float32(_fit(self.preprocessing, agreed).apply(values))
         check_finite(features)
-        return Samples(features, self.labels[rows])
+        return Samples(features, self.labels[rows], subgroups=None if self.subgroups is None else self.subgroups[rows])
+
+
+def feature_columns(rows: SiteRows, agreed: Agreed | None) -> tuple[tuple[int, ...], ...]:
+    """Return the indices of the features of each column of a site's table; () without a table.
+
+    Args:
+        rows: The site's rows.
+        agreed: See `SiteRows.samples`.
+    """
+    return () if rows.preprocessing is None else tuple(_fit(rows.preprocessing, agreed).by_column().values())
 
     def _coarsen(self, values: Float64[np.ndarray, "some c"], min_rows: int) -> Float64[np.ndarray, "some c"]:
         """Return encoded rows; in columns whose borders the run config chooses, neighbouring cells are equal."""
@@ -202,4 +214,5 @@ def _read_own(path: str, spec: DataSpec, partition_id: int | None) -> SiteRows:
         source.notes,
         source.pixel_max,
         (rows_of[0], rows_of[1]),
+        source.subgroup_codes,
     )

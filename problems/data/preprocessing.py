@@ -271,6 +271,13 @@ class Preprocessing:
         """Return the features of a raw column, without kind "missing"."""
         return [feature for feature in self.outputs if feature.column == column and feature.kind != "missing"]
 
+    def by_column(self) -> dict[str, tuple[int, ...]]:
+        """Return the indices of each raw column's features, including features of missing cells."""
+        indices: dict[str, list[int]] = {name: [] for name in self.columns}
+        for index, feature in enumerate(self.outputs):
+            indices[feature.column].append(index)
+        return {name: tuple(own) for name, own in indices.items()}
+
     def to_json(self) -> dict[str, Any]:
         """Return the preprocessing as an object of numbers, texts, lists and dictionaries, for a JSON file."""
         features = [{"name": feature.name, **asdict(feature)} for feature in self.outputs]

@@ -1,9 +1,9 @@
 """Samples with labels 0 and 1, as the algorithms use them, and the rows of a data set from which they are made."""
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from jaxtyping import Bool, Float32, Float64, Int8, Int64, Shaped
@@ -13,10 +13,14 @@ from problems.data.agreement import Encoded
 from problems.data.cells import as_text, is_number
 from problems.data.mapped import allocate, slices
 from problems.data.preprocessing import Preprocessing
-from problems.data.spec import DataError
+from problems.data.spec import DataError, DataSpec
 from problems.data.spellings import check_spellings
+from problems.data.subgroups import Subgroups, read_subgroups
 from problems.data.unseen import check_test_rows
 from problems.errors import NOTHING, join_first
+
+if TYPE_CHECKING:
+    import pandas as pd
 
 Rows = NDArray[np.int64]
 Array = NDArray[np.float64]
@@ -49,6 +53,10 @@ class Source:
     """The names of the sites, by number; () if they have no names."""
     site_values: tuple[str, ...] = ()
     """The values of ``site-column``, by the number of the site; () without this column."""
+    subgroups: tuple[Subgroups, ...] = ()
+    """The columns of ``subgroups``."""
+    subgroup_codes: Int64[np.ndarray, "n c"] | None = None
+    """The group of each row in each of these columns; None without ``subgroups``."""
 
     def __len__(self) -> int:
         return len(self.codes)
@@ -85,6 +93,23 @@ class Source:
         """Return the training and test rows of the data set's own split; without a split, all rows are for training."""
         train_count = len(self) if self.train_count is None else self.train_count
         return np.arange(train_count), np.arange(train_count, len(self))
+
+
+def add_subgroups(source: Source, spec: DataSpec | None, frames: "Sequence[pd.DataFrame]") -> Source:
+    """Add the groups of ``subgroups`` to the rows of tables.
+
+    Args:
+        source: The rows.
+        spec: The options of the data.
+        frames: The tables, as in `read_subgroups`.
+
+    Raises:
+        DataError: See `read_subgroups`.
+    """
+    if spec is None or not spec.subgroups:
+        return source
+    subgroups, codes = read_subgroups(spec, frames)
+    return replace(source, subgroups=subgroups, subgroup_codes=codes)
 
 
 def make_source(
@@ -225,6 +250,7 @@ class Samples:
         labels: The labels.
         sites: For held-out rows, the client that stands for each row's site (n,), -1 for a site without a client. None
             if the clients are not sites.
+        subgroups: For held-out rows, the group of each row in each column of ``subgroups`` (n, c). None without them.
 
     Raises:
         ValueError: The two lengths differ, or a label is neither 0 nor 1.
@@ -233,6 +259,7 @@ class Samples:
     features: Float32[np.ndarray, "n *shape"] | Float64[np.ndarray, "n *shape"]
     labels: NDArray[np.int8]
     sites: NDArray[np.int64] | None = None
+    subgroups: NDArray[np.int64] | None = None
 
     def __post_init__(self) -> None:
         dtype = np.float64 if self.features.dtype == np.float64 else np.float32

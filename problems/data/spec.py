@@ -17,7 +17,7 @@ class DataError(InputError, ValueError):
     """An error in the data or in their settings."""
 
 
-PAGE = "docs/data.md"
+PAGE, PAGE_AFTER = "docs/data.md", "docs/after-a-run.md"
 
 DATASETS: dict[str, str] = {
     "digits": "1,797 8x8 images of digits, bundled with scikit-learn; positive: the digit 8",
@@ -307,6 +307,11 @@ class DataSpec:
     )
     drop_columns: str = _key(
         "", "The columns of a table that are not features, such as ids.", "comma-separated names, or empty"
+    )
+    subgroups: str = _key(
+        "",
+        "The columns of a table by whose [groups](after-a-run.md#subgroups) the final model is measured.",
+        "comma-separated names, name[value|value] or name(border, border), or empty",
     )
     missing: str = _key(
         "error", "The treatment of a table's [missing cells](data.md#missing-cells).", f"one of {', '.join(MISSING)}"

@@ -36,6 +36,7 @@ from problems.data.spec import (
     parse_names,
     parse_rows,
 )
+from problems.data.subgroups import check_subgroups
 from problems.errors import NOTHING, did_you_mean
 from problems.importing import LOADERS, plugins
 
@@ -76,6 +77,7 @@ def validate(spec: DataSpec, *, from_site: bool = False) -> None:
     ):
         _require(spec, key, is_valid, allowed)
     _check_columns(spec)
+    check_subgroups(spec)
     if spec.partition == OWN:
         _check_own(spec)
         return

@@ -14,10 +14,13 @@ from typing import Any
 import numpy as np
 
 from apps.evaluation.labels import join_labels
+from apps.evaluation.site_figures import NOT_RECALIBRATED, RECALIBRATION
 from apps.run_directory.curves import rows_in_words
+from payloads.site_names import label_entry
 from problems.calibration import read_calibration
 from problems.intervals import AUC, BRIER, ECE, share_interval
 from problems.objectives.classification import CROSS_ENTROPY
+from problems.recalibration import INTERCEPT, MIN_ROWS, RATIO, SLOPE, describe_recalibration, format_figure
 from problems.score_groups import ScoreGroups
 from simulations.results.output import Table, format_cell, format_metric
 from simulations.results.paired import format_signed
@@ -175,6 +178,34 @@ class Board:
             return ""
         brier, ece = (self._interval(self.everyone[name]) for name in (BRIER, ECE))
         return f"Brier score {brier}; expected calibration error {ece}. Both are 0 for a perfect model."
+
+    def recalibration(self) -> str:
+        """Return a sentence about the recalibration of all rows; "" without figures."""
+        if RECALIBRATION not in self.everyone:
+            return ""
+        if (entry := self.everyone[RECALIBRATION]) is None:
+            return (
+                f"All rows have no recalibration: a class has fewer than {MIN_ROWS} rows, or the scores separate them."
+            )
+        return f"All {self.rows_in_words}: {describe_recalibration(entry)}. A model that fits has slope 1, intercept 0."
+
+    def recalibrations(self) -> Table | None:
+        """Return the recalibration of each site. None: no site has one."""
+        sites = [site for site in self.run.result.get("sites", []) if site.get(RECALIBRATION)]
+        if not sites:
+            return None
+        names = [name for name in (INTERCEPT, SLOPE, RATIO) if name in sites[0][RECALIBRATION]]
+        rows = [
+            [
+                label_entry(site),
+                *((format_figure(site[RECALIBRATION][name]), site[RECALIBRATION][name][0]) for name in names),
+            ]
+            for site in sites
+        ]
+        caption = f"recalibration by site, on {self.rows_in_words}, with 95 % intervals"
+        if missing := self.run.result.get(NOT_RECALIBRATED):
+            caption += f"; {missing['sites']} without, such as with fewer than {missing['fewer_than']} rows of a class"
+        return Table(caption, ["rows of", *(name.replace("_", "/") for name in names)], rows)
 
     def threshold(self) -> str:
         """Return sentences about the threshold, or about its absence."""

@@ -16,6 +16,7 @@ from apps.run_directory.table_one import NAME as DESCRIBE
 from payloads.site_names import label_entry, label_site
 from problems.errors import require
 from problems.intervals import FIGURES
+from simulations.results.after import tabulate_importance, tabulate_subgroups
 from simulations.results.board import NO_BASELINES, NO_LABELS, Board
 from simulations.results.board_figures import draw_board
 from simulations.results.compare import Comparison
@@ -96,6 +97,10 @@ def _describe(run: RunRecord) -> dict[str, Any] | None:
         "threshold": board.threshold(),
         "counts": board.counts(),
         "decisions": board.decisions(),
+        "recalibration": board.recalibration(),
+        "recalibrations": board.recalibrations(),
+        "subgroups": tabulate_subgroups(run.result),
+        "importance": tabulate_importance(run.result),
         "checklist": checklist(board),
     }
 

@@ -17,7 +17,7 @@ from flwr.app import ArrayRecord, ConfigRecord, Message, MessageType, MetricReco
 from flwr.common import log
 
 from payloads.flower_internals import readdress, values_of
-from payloads.held_out import EVALUATIONS, ScoreCounts, held_counts
+from payloads.held_out import BINS, EVALUATIONS, OF_GROUPS, ScoreCounts, SetCounts, held_counts
 from payloads.record import FloatArray, Payload, PayloadError
 from payloads.wire import (
     ARRAYS,
@@ -203,7 +203,8 @@ class Exchange:
 
     def limits(self, client: int) -> Mapping[str, int]:
         """Bound the size of a client's payload; see `Family.limits`."""
-        return self.family.limits(client)
+        sets = self.family.sets
+        return {**self.family.limits(client), "s": sets * BINS, "w": sets} if sets else self.family.limits(client)
 
     def check_payload(self, client: int, payload: Any) -> None:
         """Check the values of a well-formed payload.
@@ -213,6 +214,9 @@ class Exchange:
         """
         if isinstance(payload, ScoreCounts):
             payload.check_rows(held_counts(self.roster.reports[client], self.phase))
+        elif isinstance(payload, SetCounts):
+            held_out = held_counts(self.roster.reports[client], self.phase)
+            payload.check_rows(held_out, self.family.sets, disjoint=self.phase in OF_GROUPS)
         else:
             self.family.check_payload(payload)
 

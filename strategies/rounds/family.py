@@ -38,6 +38,7 @@ class Family:
         local: Paths on a disk that server and clients share, set by the caller that runs the rounds.
         layout: Names and shapes of the parts of the flat model, for strategies that distinguish weights and biases.
         measured: The newest model's metrics, if the clients measured them.
+        sets: The number of sets of rows that the open exchange counts. 0: the exchange counts no sets.
         headline: The name in `views` of the model that the log and the curves show. "": the result of `output`.
     """
 
@@ -96,6 +97,7 @@ class Family:
         self.local: dict[str, str] = {}
         self.layout: tuple[tuple[str, tuple[int, ...]], ...] = ()
         self.measured: dict[str, float] = {}
+        self.sets = 0
         self.headline = ""
 
     # Before round 1.

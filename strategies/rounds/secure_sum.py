@@ -16,7 +16,7 @@ import numpy as np
 from flwr.app import ConfigRecord, RecordDict
 from flwr.common import log
 
-from payloads.held_out import BINS, EVALUATIONS, ScoreCounts, held_counts
+from payloads.held_out import BINS, OF_GROUPS, GroupCounts, ScoreCounts, SetCounts, held_counts
 from payloads.record import IntArray, Payload, PayloadError, specs_of
 from payloads.secure_sum import (
     BOXES,
@@ -72,7 +72,7 @@ class SecureSums(ExchangeGuard):
         if not family.privacy.secure_sum:
             return (yield from proceed(exchange, clients))
         self.sums += 1
-        up = ScoreCounts if phase in EVALUATIONS else exchange.up  # counts of rows: sites expand groups themselves
+        up = ScoreCounts if exchange.up is GroupCounts else exchange.up  # sites expand groups themselves
         secure = SecureSum(family, self.sums, exchange.server_round, phase, up, 0 if phase else len(family.model))
         if not phase:
             exchange.report.asked = list(clients)
@@ -111,7 +111,7 @@ class SecureSum:
         # each field is at most as long as the model or the counts of scores
         fields = 2 if up is None else 2 + len(specs_of(up))
         self.max_elements = fields * (
-            1 + sum(part.size for part in family.model) + BINS + sum(family.limits(0).values())
+            1 + sum(part.size for part in family.model) + BINS * (1 + family.sets) + sum(family.limits(0).values())
         )
         self.group: Group | None = None
         self.wanted = 0
@@ -236,9 +236,13 @@ class SecureSum:
         dtype = self.family.training.dtype
         try:
             payload = self.up(**{k: v.astype(dtype) if v.dtype.kind == "f" else v for k, v in values.items()}).check()
-            if isinstance(payload, ScoreCounts):
+            if isinstance(payload, ScoreCounts | SetCounts):
                 counts = [held_counts(self.family.roster.reports[client], self.phase) for client in arrived]
-                payload.check_rows(np.sum([count for count in counts if count is not None], axis=0))
+                total = np.sum([count for count in counts if count is not None], axis=0)
+                if isinstance(payload, SetCounts):
+                    payload.check_rows(total, self.family.sets, len(arrived), disjoint=self.phase in OF_GROUPS)
+                else:
+                    payload.check_rows(total)
         except PayloadError as error:
             raise self._explain(error) from None
         return payload

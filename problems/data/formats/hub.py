@@ -17,6 +17,7 @@ from problems.data.groups import number_groups
 from problems.data.mapped import allocate
 from problems.data.samples import Source, make_source
 from problems.data.spec import HUB, DataError, DataSpec, fill_in, parse_columns
+from problems.data.subgroups import names_of
 from problems.errors import install
 from problems.importing import first_line
 
@@ -80,7 +81,8 @@ def hugging_face(dataset: str, spec: DataSpec) -> Source:
                 raise DataError(key, got=", ".join(lacking), allowed=allowed, hint="choose an existing column")
     arrays = [name for name in columns if not _is_scalar(train.features[name])]
     if not arrays:
-        frame, test_frame = (split and _frame(split, [*columns, *apart]) for split in (train, test))
+        groups = [name for name in names_of(spec) if name in train.column_names and name not in (*columns, *apart)]
+        frame, test_frame = (split and _frame(split, [*columns, *apart, *groups]) for split in (train, test))
         origins = f"split {TRAIN!r}", f"split {TEST!r}"
         return from_frames(frame, test_frame, origins, spec)
     if len(columns) > 1 or spec.site_column:

@@ -76,7 +76,7 @@ def read(spec: DataSpec) -> Source:
         case "uci-credit":
             return credit(_named_file(spec, CREDIT_FILES), spec)
         case "heart-disease":
-            return heart_disease([_found(spec, (name,)) for name in HEART_FILES] if spec.data_dir else None)
+            return heart_disease([_found(spec, (name,)) for name in HEART_FILES] if spec.data_dir else None, spec)
         case "gusto":
             return gusto(_named_file(spec, GUSTO_FILES), spec)
         case "a9a":

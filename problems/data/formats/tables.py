@@ -24,7 +24,7 @@ from problems.data.groups import number_groups
 from problems.data.markers import Markers, check_names, describe_hits, parse_markers
 from problems.data.preprocessing import Feature, Preprocessing
 from problems.data.repeats import warn_of_repeats
-from problems.data.samples import Source, label_classes, make_source
+from problems.data.samples import Source, add_subgroups, label_classes, make_source
 from problems.data.spec import REST, Column, DataError, DataSpec, fill_in, parse_columns, parse_names
 from problems.errors import join_first
 
@@ -172,6 +172,7 @@ def from_frames(
     """
     (train, test), label_column = origins, spec.labels_in
     listed, everything = parse_columns(spec.feature_columns), frame
+    frames = [frame] if test_frame is None else [frame, test_frame]
     frame, counting, hits = clean(frame, train, spec, site=site)
     files, train_count = train, None
     if test_frame is not None:
@@ -210,7 +211,8 @@ def from_frames(
     notes = tuple(describe_hits(parse_markers(spec.missing_values), hits, len(frame)))
     source = make_source(labels.to_numpy(), encoder, train_count, sites)
     site_names = tuple(f"{spec.site_column} {value}" if is_number(value) else value for value in site_values)
-    return replace(source, groups=groups, notes=notes, site_values=site_values, site_names=site_names)
+    source = replace(source, groups=groups, notes=notes, site_values=site_values, site_names=site_names)
+    return add_subgroups(source, spec, frames)
 
 
 def _append(

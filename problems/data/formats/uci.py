@@ -25,7 +25,7 @@ from problems.data.borders import check_bordered, parse_borders
 from problems.data.formats.inspection import numeric_column
 from problems.data.formats.tables import read_table
 from problems.data.preprocessing import Feature, Preprocessing, Scale
-from problems.data.samples import Source, make_source
+from problems.data.samples import Source, add_subgroups, make_source
 from problems.data.spec import DataError, DataSpec
 
 CREDIT_FILES = ("UCI_Credit_Card.csv", "UCI_Credit_Card.csv.gz")
@@ -65,7 +65,7 @@ def credit(path: Path, spec: DataSpec) -> Source:
 
     Args:
         path: The file.
-        spec: The options. With the scale "bins" the amounts become bins.
+        spec: The options. With the scale "bins" the amounts become bins. Its subgroups divide the rows.
 
     Raises:
         DataError: ``borders`` names another column than an amount. Or a column is missing, not finite, or contains a
@@ -94,7 +94,7 @@ def credit(path: Path, spec: DataSpec) -> Source:
     scale: Scale = "bins" if spec.scale == "bins" else "range"
     preprocessing = Preprocessing((*coded, *amounts), scale=scale, label_column=label, bins=spec.bins, borders=borders)
     rows = Encoded(preprocessing, preprocessing.encode(frame))
-    return make_source(frame[label].to_numpy(), lambda train_rows: rows)
+    return add_subgroups(make_source(frame[label].to_numpy(), lambda train_rows: rows), spec, [frame])
 
 
 def base_codes(dataset: str) -> dict[str, str]:
@@ -108,13 +108,14 @@ def base_codes(dataset: str) -> dict[str, str]:
     return {name: str(codes[0]) for name, codes in CREDIT_CODES.items() if len(codes) == 2 and dataset == "uci-credit"}
 
 
-def heart_disease(paths: Sequence[Path] | None = None) -> Source:
+def heart_disease(paths: Sequence[Path] | None = None, spec: DataSpec | None = None) -> Source:
     """Return the patients in the hospitals' files: 13 features, classes "0" (healthy) to "4".
 
     The hospitals are the sites. Training rows come first, hospital by hospital, then the test rows in the same order.
 
     Args:
         paths: The hospitals' files, in the order of `HEART_FILES`. None: the copies in this package.
+        spec: The run's options, for its subgroups. None: no subgroups.
 
     Raises:
         DataError: A file differs from the published file, or contains an unknown code; names the file.
@@ -144,7 +145,7 @@ def heart_disease(paths: Sequence[Path] | None = None) -> Source:
     encoded = Encoded(preprocessing, preprocessing.encode(frame))
     sites = np.concatenate([np.repeat(np.arange(len(part)), list(map(len, part))) for part in (train, test)])
     source = make_source(patients[:, -1], lambda rows: encoded, sum(map(len, train)), sites)
-    return replace(source, site_names=HOSPITALS)
+    return add_subgroups(replace(source, site_names=HOSPITALS), spec, [frame])
 
 
 def _read(path: Path, content: Path | io.StringIO) -> Float64[np.ndarray, "n 11"]:
