@@ -9,6 +9,7 @@ from apps.run_config.settings import ConfigError
 from clients.base import MethodClient
 from methods.method import SampleGradients
 from payloads.settings import MEAN, NORM_BOUND, PrivacySettings, Settings, TrainingSettings
+from problems.data.spec import AUTO
 from problems.errors import did_you_mean
 from problems.minimax import AUC_MINIMAX, COMPOSITIONAL_AUC, ProblemError
 from problems.minimax.problem import find_factory
@@ -25,8 +26,8 @@ def list_hint(section: str) -> str:
     return f"see `florilegium list {section}`"
 
 
-def check_needs(strategy: str, algorithm: Algorithm, training: TrainingSettings) -> None:
-    """Check that the strategy supports the values of the training keys.
+def check_needs(strategy: str, algorithm: Algorithm, training: TrainingSettings, model: str, scale: str) -> None:
+    """Check that the strategy supports the values of the training keys, and of ``model`` and ``scale``.
 
     Raises:
         ConfigError: The strategy does not support the value of a key.
@@ -48,6 +49,12 @@ def check_needs(strategy: str, algorithm: Algorithm, training: TrainingSettings)
     elif training.dtype not in needs.number_types:
         key, got = "dtype", repr(training.dtype)
         value, reason = " or ".join(map(repr, needs.number_types)), f"{since} computes only in this number type"
+    elif needs.models and model not in needs.models:
+        key, got = "model", repr(model)
+        value, reason = " or ".join(map(repr, needs.models)), f"{since} trains only these networks"
+    elif needs.scales and scale not in (AUTO, *needs.scales):
+        key, got = "scale", repr(scale)
+        value, reason = " or ".join(map(repr, needs.scales)), f"{since} reports coefficients of the columns' own units"
     else:
         return
     raise ConfigError(key, got=got, allowed=f"{value}, {reason}", hint=f"set {key} to {value}, or remove {key}")

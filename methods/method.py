@@ -175,6 +175,9 @@ class Traits:
         own_steps: The method's own keys of step sizes.
         unread: The common settings without effect.
         number_types: The values of ``dtype`` that it can compute in.
+        precise: Whether a table's features keep 64 bits; otherwise they are rounded to float32.
+        models: The networks that it can train. The first is the meaning of ``model = "auto"``. (): all.
+        scales: The values of ``scale`` that it supports. The first is the meaning of ``scale = "auto"``. (): all.
         needs_all_clients: The reason why every client must take part in every round, as the end of a sentence that
             begins with the strategy's name. "": a few clients a round are enough.
         retries_failed: Whether a client without a good reply is asked again, up to ``max-retries`` times, before the
@@ -197,6 +200,9 @@ class Traits:
     own_steps: tuple[str, ...] = ()
     unread: tuple[str, ...] = ("server_learning_rate", "score")
     number_types: tuple[str, ...] = ("float32", "float64")
+    precise: bool = False
+    models: tuple[str, ...] = ()
+    scales: tuple[str, ...] = ()
     needs_all_clients: str = ""
     retries_failed: bool = False
     joint_states: bool = False

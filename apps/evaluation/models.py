@@ -60,6 +60,7 @@ class ScoreEvaluator(Evaluator):
     def __init__(self, config: RunConfig, model: FlatModel) -> None:
         self.config = config
         self.model = model
+        self.layout = model.layout
         self.summary = f"model {config.run.model}: {model.dim} parameters"
 
     @abstractmethod

@@ -164,7 +164,8 @@ def _load(spec: DataSpec, num_clients: int) -> FederatedData:
     def check(encoded: Any) -> None:
         warn_of_rows(encoded, labels, source.codes, train_rows, source.sites)
 
-    features, columns = source.features(train_rows, check, rows_of.test if spec.test_sites else None)
+    tested = rows_of.test if spec.test_sites else None
+    features, columns = source.features(train_rows, check, tested, precise=spec.precise)
     check_finite(features)
     sites, site_names = rows_of.sites, rows_of.site_names
     if sites is not None:
@@ -192,10 +193,11 @@ def _load(spec: DataSpec, num_clients: int) -> FederatedData:
     clients = clients_of(spec, sites, num_clients)
 
     def samples_of(indices: Int64[np.ndarray, "some"]) -> Samples:
-        return Samples(take_float32(features, indices), labels[indices], None if clients is None else clients[indices])
+        taken = take_float32(features, indices, precise=spec.precise)
+        return Samples(taken, labels[indices], None if clients is None else clients[indices])
 
     return FederatedData(
-        train=Samples(take_float32(features, rows[order]), train_labels[order]),
+        train=Samples(take_float32(features, rows[order], precise=spec.precise), train_labels[order]),
         test=samples_of(rows_of.test),
         sizes=[len(part) for part in parts],
         spec=spec,

@@ -36,6 +36,7 @@ class SiteRows:
         label_values: The negative labels and the positive labels that occur in the file.
         label_rows: The number of rows with each of these labels.
         preprocessing: A table's preprocessing, not yet fitted; else None.
+        precise: Whether features keep 64 bits.
     """
 
     features: Shaped[np.ndarray, "n *shape"]
@@ -48,6 +49,7 @@ class SiteRows:
     notes: tuple[str, ...] = ()
     pixel_max: float | None = None
     label_rows: tuple[tuple[int, ...], tuple[int, ...]] = ((), ())
+    precise: bool = False
 
     @property
     def evaluated_rows(self) -> Int64[np.ndarray, "evaluated"]:
@@ -108,11 +110,12 @@ class SiteRows:
             DataError: Features are not finite, or ``agreed`` is missing or does not fit the columns.
         """
         if self.preprocessing is None:
-            features = take_float32(self.features, rows)
+            features = take_float32(self.features, rows, precise=self.precise)
         else:
             values = self.features[rows]
             check_finite(np.nan_to_num(values, nan=0.0, posinf=np.inf, neginf=-np.inf))
-            features = as_float32(_fit(self.preprocessing, agreed).apply(values))
+            fitted = _fit(self.preprocessing, agreed)
+            features = fitted.transform(values) if self.precise else as_float32(fitted.apply(values))
         check_finite(features)
         return Samples(features, self.labels[rows])
 
@@ -190,4 +193,5 @@ def _read_own(path: str, spec: DataSpec, partition_id: int | None) -> SiteRows:
         source.notes,
         source.pixel_max,
         (rows_of[0], rows_of[1]),
+        spec.precise,
     )

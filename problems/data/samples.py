@@ -6,7 +6,7 @@ from functools import cached_property
 from typing import Any
 
 import numpy as np
-from jaxtyping import Bool, Float32, Float64, Int8, Int64, Shaped
+from jaxtyping import Bool, Float, Float32, Float64, Int8, Int64, Shaped
 from numpy.typing import NDArray
 
 from problems.data.agreement import Encoded
@@ -64,6 +64,8 @@ class Source:
         train_rows: Int64[np.ndarray, "train"],
         check: Callable[[Any], None] = lambda encoded: None,
         test_rows: Int64[np.ndarray, "test"] | None = None,
+        *,
+        precise: bool = False,
     ) -> tuple[Any, Preprocessing | None]:
         """Return the features of all rows, and a table's `Preprocessing`, fitted to the training rows (else None).
 
@@ -71,6 +73,7 @@ class Source:
             train_rows: The indices of the training rows.
             check: A function that is called with the result of `encode`, before scaling.
             test_rows: The indices of the test rows if `train_rows` are all other rows. None: the data set's own split.
+            precise: Whether a table's features are float64, not float32.
         """
         encoded = self.encode(train_rows)
         check(encoded)
@@ -78,7 +81,7 @@ class Source:
             compared, tested = self.own_split() if test_rows is None else (train_rows, test_rows)
             if len(tested):
                 check_test_rows(encoded.preprocessing, encoded.values, compared, tested)
-            return encoded.features(train_rows)
+            return encoded.features(train_rows, precise=precise)
         return encoded if isinstance(encoded, tuple) else (encoded, None)
 
     def own_split(self) -> tuple[Int64[np.ndarray, "train"], Int64[np.ndarray, "test"]]:
@@ -276,20 +279,22 @@ def as_float32(features: Shaped[np.ndarray, "n *shape"]) -> Float32[np.ndarray, 
 
 
 def take_float32(
-    features: Shaped[np.ndarray, "n *shape"], rows: Int64[np.ndarray, "some"]
-) -> Float32[np.ndarray, "some *shape"]:
+    features: Shaped[np.ndarray, "n *shape"], rows: Int64[np.ndarray, "some"], *, precise: bool = False
+) -> Float[np.ndarray, "some *shape"]:
     """Return selected rows as `as_float32` does, without a copy of all rows.
 
     Args:
         features: Features of any number type.
         rows: The rows' indices.
+        precise: Whether float64 features stay float64.
 
     Raises:
         DataError: See `allocate`.
     """
-    taken = allocate((len(rows), *features.shape[1:]), np.float32)
+    keeps = precise and features.dtype == np.float64
+    taken = allocate((len(rows), *features.shape[1:]), np.float64 if keeps else np.float32)
     for part in slices(taken):
-        taken[part] = as_float32(features[rows[part]])
+        taken[part] = features[rows[part]] if keeps else as_float32(features[rows[part]])
     return taken
 
 

@@ -350,6 +350,8 @@ class DataSpec:
         2000, "The number of a client's training samples. A tenth of this number are its test samples.", ge=1
     )
     seed: int = 0
+    precise: bool = False
+    """Whether features keep 64 bits. The strategy determines it, so it has no key."""
 
     @property
     def labels_in(self) -> str:

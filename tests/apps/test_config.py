@@ -189,7 +189,10 @@ def fitting(values: dict[str, Scalar]) -> dict[str, Scalar]:
     """Remove the values that a data set refuses, or that a strategy refuses whose clients have columns."""
     if values.get("partition") == "natural":
         values = {**values, "dataset": "heart-disease", "data-dir": "data"}
-    if ALGORITHMS[str(values.get("strategy", "fedx2"))].strategy.shares_model:
+    row = ALGORITHMS[str(values.get("strategy", "fedx2"))]
+    if row.traits.models:
+        values = {key: value for key, value in values.items() if key not in ("dtype", "model")}
+    if row.strategy.shares_model:
         return values
     refused = {"partition", "partition-sites", "client-shift", "dtype", "init-from"}
     if values.get("vfb2.problem") in ("ridge", "robust"):
