@@ -27,6 +27,7 @@ Kind = Literal["number", "date", "boolean", "category", "other", "missing", "emp
 Transform = Literal["none", "log", "quantile", "bin"]
 Missing = Literal["error", "mean", "median", "indicator"]
 Scale = Literal["auto", "standard", "quantile", "log", "range", "bins", "none"]
+LabelType = Literal["class", "number"]
 
 VERSION = 1
 """The version of the format of columns.json."""
@@ -150,6 +151,8 @@ class Preprocessing:
         label_column: The name of the label column; "" if it is unknown. `features` does not need the labels.
         positive_labels: The positive labels, as text.
         bins: The number of bins in the run config.
+        label_type: Whether labels are classes or numbers.
+        offset_column: The column whose numbers are added to each row's score; "" without offsets.
 
     Raises:
         DataError: A feature has contradictory entries, or two features have the same name.
@@ -163,6 +166,8 @@ class Preprocessing:
     positive_labels: tuple[str, ...] = ()
     bins: int = 10
     column_markers: tuple[tuple[str, tuple[str, ...]], ...] = ()
+    label_type: LabelType = "class"
+    offset_column: str = ""
 
     def __post_init__(self) -> None:
         fault = next((text for text in map(_fault, self.outputs) if text), "")
