@@ -7,8 +7,10 @@ from fractions import Fraction
 from typing import Self
 
 import numpy as np
+from jaxtyping import Float64
 from numpy.typing import NDArray
 
+from problems.metrics import Interval
 from problems.objectives.number_losses import SQUARED, deviances, means
 
 METRICS = ("rmse", "mae", "r2", "deviance", "loss")
@@ -71,13 +73,50 @@ def sum_errors(loss: str, labels: NDArray[np.floating], scores: NDArray[np.float
         labels: The labels (n,).
         scores: The scores (n,), with offsets.
     """
+    return [math.fsum(part) if np.isfinite(part).all() else math.nan for part in _terms(loss, labels, scores)]
+
+
+def _terms(loss: str, labels: NDArray[np.floating], scores: NDArray[np.floating]) -> Float64[np.ndarray, "7 n"]:
+    """Return each row's terms of the sums of `ErrorSums`."""
     y, s = np.asarray(labels, np.float64), np.asarray(scores, np.float64)
     mean = means(loss, s)
     with np.errstate(over="ignore", invalid="ignore"):
         error = y - mean
-        losses: NDArray[np.float64] = np.square(error) / 2 if loss == SQUARED else mean - y * s
-        parts = (y, np.square(y), np.square(error), np.abs(error), deviances(loss, s, y), losses)
-    return [float(len(y)), *(math.fsum(part) if np.isfinite(part).all() else math.nan for part in parts)]
+        losses = np.square(error) / 2 if loss == SQUARED else mean - y * s
+        parts = (np.ones_like(y), y, np.square(y), np.square(error), np.abs(error), deviances(loss, s, y), losses)
+    return np.stack(parts)
+
+
+def number_intervals(
+    loss: str,
+    labels: NDArray[np.floating],
+    scores: NDArray[np.floating],
+    *,
+    resamples: int = 1000,
+    confidence: float = 0.95,
+    seed: int = 0,
+) -> dict[str, Interval]:
+    """Return the `METRICS` of rows with bootstrap intervals: percentiles over resamples of n rows with replacement.
+
+    Args:
+        loss: A loss of `NUMBER_LOSSES`.
+        labels: The labels (n,).
+        scores: The scores (n,), with offsets.
+        resamples: The number of resamples, at least 1.
+        confidence: The share of the resamples inside the interval, in (0, 1).
+        seed: The seed of the resamples.
+
+    Raises:
+        ValueError: There is no row, or a prediction is not finite.
+    """
+    values, terms = number_metrics(loss, labels, scores), _terms(loss, labels, scores)
+    rng, draws = np.random.default_rng(seed), list[list[float]]()
+    for _ in range(resamples):
+        sums = terms[:, rng.integers(len(labels), size=len(labels))].sum(axis=1)
+        draws.append(list(ErrorSums.of(list(map(Fraction, sums))).metrics().values()))
+    tail = (1 - confidence) / 2
+    low, high = np.quantile(draws, (tail, 1 - tail), axis=0).tolist()
+    return {name: Interval(value, *bounds) for (name, value), *bounds in zip(values.items(), low, high, strict=True)}
 
 
 def number_metrics(loss: str, labels: NDArray[np.floating], scores: NDArray[np.floating]) -> dict[str, float]:
