@@ -145,7 +145,7 @@ class ErrorDigits(Payload):
         reported = 0 if held_out is None else int(held_out.sum())
         rows, _, *powers, _, _ = self.sums
         if rows != reported:
-            raise PayloadError(f"ErrorDigits: sums over {float(rows):g} rows, but the site holds out {reported}")
+            raise PayloadError(f"ErrorDigits: sums over {float(rows):g} rows, expected {reported}")
         if min(powers) < 0:
             raise PayloadError("ErrorDigits: got a sum of squares or of absolute values below 0")
 

@@ -49,7 +49,7 @@ class ErrorSums:
         If all labels are equal, R^2 is 1 for exact predictions, else 0.
 
         Raises:
-            ValueError: There is no row.
+            ValueError: The sums are over 0 rows.
         """
         if not self.rows:
             raise ValueError("metrics of numbers need at least one row")
@@ -107,7 +107,7 @@ def number_intervals(
         seed: The seed of the resamples.
 
     Raises:
-        ValueError: There is no row, or a prediction is not finite.
+        ValueError: The rows are empty, or a prediction is not finite.
     """
     values, terms = number_metrics(loss, labels, scores), _terms(loss, labels, scores)
     rng, draws = np.random.default_rng(seed), list[list[float]]()
@@ -128,7 +128,7 @@ def number_metrics(loss: str, labels: NDArray[np.floating], scores: NDArray[np.f
         scores: The scores (n,), with offsets.
 
     Raises:
-        ValueError: There is no row, or a prediction is not finite.
+        ValueError: The rows are empty, or a prediction is not finite.
 
     Example:
         >>> number_metrics("squared", np.array([1.0, 3.0]), np.array([2.0, 3.0]))["mae"]

@@ -69,7 +69,7 @@ class ScoreEvaluator(NetworkEvaluator):
         labels, logits = self.scores(arrays)
         scores = logits.cpu().numpy()
         if not torch.isfinite(logits).all():
-            raise self.diverged()
+            raise self.explain_divergence()
         self.score_range = (float(scores.min()), float(scores.max()), len(scores))
         metrics = {
             **binary_metrics(labels, scores),
@@ -131,7 +131,7 @@ class ModelEvaluator(ScoreEvaluator):
         try:
             metrics = number_metrics(self.config.training.loss, self.labels, scores)
         except ValueError as error:
-            raise self.diverged() from error
+            raise self.explain_divergence() from error
         return metrics | self.nonzeros(arrays)
 
     def predict(self, arrays: Sequence[FloatArray]) -> torch.Tensor:

@@ -55,7 +55,7 @@ class NetworkEvaluator(Evaluator):
         """Return the metric ``nonzeros``, if it is wanted; else {}."""
         return {"nonzeros": float(np.count_nonzero(arrays[0]))} if self.count_nonzeros else {}
 
-    def diverged(self) -> ValueError:
+    def explain_divergence(self) -> ValueError:
         """Return the error for scores that are not finite."""
         steps = self.config.algorithm.strategy.steps()
         return ValueError(f"the global model's test scores are not finite: the run has diverged; lower {steps}")

@@ -208,14 +208,14 @@ def _load(spec: DataSpec, num_clients: int) -> FederatedData:
         )
 
     train, test = rows[order], rows_of.test
-    held = rows_of.validation
+    validation = rows_of.validation
     return FederatedData(
         train=replace(samples_of(train, train_labels[order]), sites=None),
         test=samples_of(test, labels[test]),
         sizes=[len(part) for part in parts],
         spec=spec,
         columns=columns and columns.with_labels(np.array(source.classes)[marked].tolist()),
-        validation=None if held is None else samples_of(held, labels[held]),
+        validation=None if validation is None else samples_of(validation, labels[validation]),
         sample_format=SampleFormat.of(features, source.classes, marked, source.pixel_max),
         notes=(*source.notes, *rows_of.notes),
         grouping=grouping,

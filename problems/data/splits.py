@@ -128,17 +128,19 @@ def _hold_out(
     sites = np.zeros(len(labels), dtype=np.int64) if source.sites is None else source.sites
     if source.groups is not None:  # a group may have rows at several sites, so all sites are divided at once
         kinds = 2 * sites + labels
-        remaining, held = validation_split(kinds, train_rows, spec.validation_fraction, spec.seed, groups=source.groups)
+        remaining, validation = validation_split(
+            kinds, train_rows, spec.validation_fraction, spec.seed, groups=source.groups
+        )
     else:
         train_sites = sites[train_rows]
         pairs = [
             validation_split(labels, train_rows[train_sites == site], spec.validation_fraction, spec.seed, site)
             for site in np.unique(train_sites).tolist()
         ]
-        remaining, held = (np.sort(np.concatenate([pair[side] for pair in pairs])) for side in (0, 1))
+        remaining, validation = (np.sort(np.concatenate([pair[side] for pair in pairs])) for side in (0, 1))
     _check_labels(labels[remaining], "the training set without its validation rows", source)
-    _check_labels(labels[held], "the validation set", source)
-    return remaining, held
+    _check_labels(labels[validation], "the validation set", source)
+    return remaining, validation
 
 
 def _classes(source: Source) -> tuple[int, ...]:
@@ -150,7 +152,7 @@ def _check_labels(labels: Int8[np.ndarray, "some"], what: str, source: Source) -
     """Check that both classes have rows; or, if labels are numbers, that there is a row.
 
     Raises:
-        DataError: A class has no row, or there is no row.
+        DataError: A class, or the whole set, has no row.
     """
     if source.numbers is None:
         check_both_classes(labels, what, source.classes)

@@ -15,7 +15,7 @@ from jaxtyping import Float
 from torch import Tensor
 from torch.nn import functional
 
-from problems.objectives.number_losses import POISSON, SQUARED, poisson, poisson_slope, squared
+from problems.objectives.number_losses import POISSON, SQUARED, halve_square, poisson, poisson_slope
 
 CROSS_ENTROPY = "cross-entropy"
 RATIO_LOSS = "ratio-loss"
@@ -49,7 +49,7 @@ class SampleLoss:
     Attributes:
         each: The loss of each sample.
         slope: The derivative of each sample's loss in its score, as a new tensor.
-        curvature: The largest second derivative of a sample's loss; infinite if there is no bound.
+        curvature: The largest second derivative of a sample's loss; infinite if it has no bound.
     """
 
     each: OfSamples
@@ -67,7 +67,7 @@ SAMPLE_LOSSES = {
         lambda scores, labels: torch.sub(scores, labels, alpha=2).add_(1),
         1.0,
     ),
-    SQUARED: SampleLoss(squared, torch.sub, 1.0),
+    SQUARED: SampleLoss(halve_square, torch.sub, 1.0),
     POISSON: SampleLoss(poisson, poisson_slope, math.inf),
 }
 

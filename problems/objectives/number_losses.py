@@ -23,7 +23,7 @@ NUMBER_LOSSES = (SQUARED, POISSON)
 Scores = Float[Tensor, "*stack n"]
 
 
-def squared(scores: Scores, labels: Scores) -> Scores:
+def halve_square(scores: Scores, labels: Scores) -> Scores:
     """Return half the squared error of each sample."""
     return (scores - labels).square() / 2
 

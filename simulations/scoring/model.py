@@ -76,7 +76,7 @@ def load(run: str | Path, model: str = "", *, allow_unseen: bool = False) -> Tra
 class TrainedModel(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
     """A fitted classifier that scores new rows: a run's network, and the preprocessing of its table.
 
-    If the run's labels are numbers, it is a regressor: `predict` returns means, and there are no probabilities.
+    If the run's labels are numbers, it is a regressor: `predict` returns means, and `predict_proba` raises an error.
 
     If the run was trained on a table, rows are a pandas DataFrame with the raw columns. Otherwise rows are an array
     (n, \\*shape) of raw features, in which pixels are bytes or numbers in [0, 1]. `fit` raises an error.

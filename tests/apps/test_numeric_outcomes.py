@@ -83,11 +83,11 @@ def test_metrics_of_held_out_rows_equal_scikit_learn(
     labels, scores = list[np.ndarray](), list[np.ndarray]()
     for partition, node in enumerate(nodes):
         rows = own_rows(parsed, node, partition)
-        held = rows.test_rows
-        features = (rows.features[held] - columns[0]["mean"]) / columns[0]["deviation"]
+        tested = rows.test_rows
+        features = (rows.features[tested] - columns[0]["mean"]) / columns[0]["deviation"]
         score = features.astype(np.float32) @ weights["output.weight"].ravel() + weights["output.bias"]
-        scores.append(score + (0 if rows.offsets is None else rows.offsets[held]))
-        labels.append(rows.labels[held])
+        scores.append(score + (0 if rows.offsets is None else rows.offsets[tested]))
+        labels.append(rows.labels[tested])
     expected = expected_metrics(loss, np.concatenate(labels), np.concatenate(scores))
     tolerance = 1e-5 if config["dtype"] == "float32" else 1e-9
     assert run.result["metrics"] == pytest.approx(expected, rel=tolerance)
