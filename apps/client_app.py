@@ -17,7 +17,7 @@ from apps.guards.work import Answer, Work, decode, report_of, site_of
 from apps.sites import resources
 from apps.sites.fingerprints import add_fingerprint
 from clients.base import Site
-from clients.held_out import score
+from clients.held_out import measure_errors, score
 from payloads.flower_internals import drop_log_colors
 from payloads.handshake import REFUSAL
 from payloads.held_out import ScoreEdges
@@ -110,7 +110,13 @@ def measure(work: Work) -> Steps:
     assert isinstance(site, Site)
     edges = None if request.extras is None else decode(ScoreEdges, request.extras, 0).check_order()
     model = resources.skeleton(work.run, tuple(site.features.shape[1:]))
-    phase = request.config[PHASE]
+    phase = str(request.config[PHASE])
+    if site.numeric:
+        sums, replaced = measure_errors(
+            model, request.parameters, site, work.run.training.loss, phase, summed=work.summed > 1
+        )
+        rows = int(sums.sums[0])
+        return Answer(payload=sums, metrics={NUM_EXAMPLES: rows, ROUND: request.config[ROUND]}, altered=replaced)
     counts, diverged = score(model, request.parameters, site, edges, phase, summed=work.summed > 1)
     rows = int(counts.negatives.sum() + counts.positives.sum())
     return Answer(payload=counts, metrics={NUM_EXAMPLES: rows, ROUND: request.config[ROUND]}, altered=diverged)

@@ -14,6 +14,7 @@ from pydantic.fields import FieldInfo
 from apps.capabilities import (
     check_budget,
     check_needs,
+    check_outcome,
     check_sums,
     choose_loss,
     list_hint,
@@ -151,11 +152,12 @@ def parse_run_config(flat: Mapping[str, Scalar]) -> RunConfig:
     except DataError as error:
         raise ConfigError.of(error) from None
     check_needs(run.strategy, algorithm, training, run.model, spec.scale)
+    check_outcome(run.strategy, algorithm, training.loss, spec)
     algorithm.evaluation.check(run.strategy, spec, family)
     if spec.dataset in UNLABELLED:
         training = use_own_problem(training, run.strategy, algorithm, spec.dataset)
     else:
-        training = choose_loss(training, run.strategy, algorithm, family)
+        training = choose_loss(training, run.strategy, algorithm, family, numbers=spec.has_numbers)
     evaluation: EvaluationSettings = parts[EvaluationSettings]
     scored = spec.dataset not in UNLABELLED and ":" not in training.loss
     evaluation.check(run.strategy, training, spec, shares_model=algorithm.strategy.shares_model, scored=scored)

@@ -80,7 +80,7 @@ class Training:
         roster = self.join()
         self.history.watch.names = roster.site_names
         log(INFO, "%s on %s: %d sites, engine %s", config.run.strategy, config.data.dataset, len(roster), self.engine)
-        if config.evaluation.tests:
+        if config.evaluation.tests and not config.data.has_numbers:
             check_test_rows(roster.reports)
         warn_of_withheld(config, roster.reports)
         evaluator = self.measurement.evaluator(len(roster))

@@ -1,15 +1,32 @@
-"""A site's part of the evaluation on held-out rows, for any algorithm: it counts the rows by class and score."""
+"""A site's part of the evaluation on held-out rows, for any algorithm: it counts the rows by class and score.
+
+If labels are numbers, it adds up errors over the rows instead.
+"""
 
 from collections.abc import Sequence
+from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
-from payloads.held_out import BINS, SCORE_COUNTS, TEST_SCORE_COUNTS, GroupCounts, ScoreCounts, ScoreEdges
+from payloads.held_out import (
+    BINS,
+    SCORE_COUNTS,
+    SUMS,
+    TEST_SCORE_COUNTS,
+    ErrorDigits,
+    GroupCounts,
+    ScoreCounts,
+    ScoreEdges,
+)
 from payloads.record import FloatArray, IntArray, not_finite
 from problems.binned_scores import codes, find_bins, first_edges, scores_of
 from problems.least_cell import Groups, is_small
 from problems.models import FlatModel
+from problems.number_metrics import sum_errors
 from problems.site import Site
+
+_DIVERGED = "the global model's scores are not finite: the run has diverged, its steps are too large"
 
 
 class DivergedScoresError(ValueError):
@@ -48,24 +65,19 @@ def score(
         DivergedScoresError: A score is not finite as float32.
         ValueError: The site has no such rows.
     """
-    rows = site.test if phase == TEST_SCORE_COUNTS else site.held_out
-    if rows is None:
-        kind = "has no test rows" if phase == TEST_SCORE_COUNTS else "has no held-out rows"
-        raise ValueError(f"partition {site.partition_id} {kind}: the server evaluates on its own")
+    rows = _rows_of(site, phase)
     labels, least_cell = rows.labels.cpu().numpy() > 0.5, site.least_cell
     positives = int(labels.sum())
     if is_small((len(labels) - positives, positives), least_cell):
         return ScoreCounts.of(np.zeros(0, np.int64), np.zeros(0, bool)), False
-    model.load(parameters)
-    values = model.predict(rows.features).cpu().numpy()
+    values = _scores(model, parameters, rows)
     with np.errstate(over="ignore"):
         values = values.astype(np.float32)
     replaced = summed and not_finite(values) > 0
     try:
         scores = codes(np.nan_to_num(values) if summed else values)
     except ValueError as error:
-        text = "the global model's scores are not finite: the run has diverged, its steps are too large"
-        raise DivergedScoresError(text) from error
+        raise DivergedScoresError(_DIVERGED) from error
     edges = first_edges(BINS) if question is None else question.edges
     if least_cell == 1:
         return ScoreCounts.of(find_bins(scores, edges), labels), replaced
@@ -75,6 +87,64 @@ def score(
         sides = np.repeat([False, True], [len(part) for part in spread])
         return ScoreCounts.of(find_bins(np.concatenate(spread), edges), sides), replaced
     return count_groups(groups[0], groups[1], edges), replaced
+
+
+def measure_errors(
+    model: FlatModel,
+    parameters: Sequence[FloatArray],
+    site: Site,
+    loss: str,
+    phase: str = SCORE_COUNTS,
+    *,
+    summed: bool = False,
+) -> tuple[ErrorDigits, bool]:
+    """Add up the errors of a model on a site's held-out rows, whose labels are numbers.
+
+    A site with fewer rows than its least cell sends zeros.
+
+    Args:
+        model: The network.
+        parameters: The model's arrays.
+        site: The site.
+        loss: The run's loss, of `NUMBER_LOSSES`.
+        phase: As in `score`.
+        summed: Whether the server sees only a sum over sites. If a sum is not finite, the site then sends the sums of a
+            model whose scores are all 0, since an error would reveal a fact about one site.
+
+    Returns:
+        The sums, and whether they were replaced.
+
+    Raises:
+        DivergedScoresError: A sum is not finite.
+        ValueError: The site has no such rows.
+    """
+    rows = _rows_of(site, phase)
+    if is_small(len(rows), site.least_cell):
+        return ErrorDigits.of([0.0] * SUMS), False
+    labels = rows.labels.cpu().double().numpy()
+    try:
+        return ErrorDigits.of(sum_errors(loss, labels, _scores(model, parameters, rows))), False
+    except ValueError as error:
+        if not summed:
+            raise DivergedScoresError(_DIVERGED) from error
+        return ErrorDigits.of(sum_errors(loss, labels, np.zeros(len(rows)))), True
+
+
+def _rows_of(site: Site, phase: str) -> Site:
+    """Return the rows of an exchange of `payloads.held_out.EVALUATIONS`."""
+    rows = site.test if phase == TEST_SCORE_COUNTS else site.held_out
+    if rows is None:
+        kind = "has no test rows" if phase == TEST_SCORE_COUNTS else "has no held-out rows"
+        raise ValueError(f"partition {site.partition_id} {kind}: the server evaluates on its own")
+    return rows
+
+
+def _scores(model: FlatModel, parameters: Sequence[FloatArray], rows: Site) -> NDArray[Any]:
+    """Return the scores of rows, with their offsets."""
+    model.load(parameters)
+    scores = model.predict(rows.features)
+    values: NDArray[Any] = (scores if rows.offsets is None else scores + rows.offsets).cpu().numpy()
+    return values
 
 
 def count_groups(negatives: Groups, positives: Groups, edges: IntArray) -> GroupCounts:

@@ -169,7 +169,8 @@ class Traits:
     Attributes:
         table: The run-config table of the algorithm's settings; "" if it has none.
         losses: The losses that it can minimise.
-        loss: The meaning of ``loss = "auto"``.
+        loss: The meaning of ``loss = "auto"`` for labels that are classes.
+        offsets: Whether the method adds ``offset-column`` to the scores.
         sends: A description of all data sent with the model.
         default_step: The meaning of ``learning-rate = "auto"``.
         own_steps: The method's own keys of step sizes.
@@ -195,6 +196,7 @@ class Traits:
     table: str = ""
     losses: tuple[str, ...] = (CROSS_ENTROPY,)
     loss: str = CROSS_ENTROPY
+    offsets: bool = False
     sends: str = "nothing"
     default_step: float = 0.3
     own_steps: tuple[str, ...] = ()

@@ -48,8 +48,7 @@ class Design:
         features = site.features.flatten(1).double()
         ones = features.new_ones(len(site), int(self.intercept))
         self.columns, self.outcomes = torch.cat([features, ones], dim=1), site.labels.double()
-        offsets = getattr(site, "offsets", None)
-        self.offsets = torch.zeros_like(self.outcomes) if offsets is None else offsets.double()
+        self.offsets = torch.zeros_like(self.outcomes) if site.offsets is None else site.offsets.double()
 
     def scores(self, x: Float[Tensor, "d"]) -> Float[Tensor, "n"]:
         """Return the linear predictor of each row."""

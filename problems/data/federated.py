@@ -2,6 +2,7 @@
 
 import operator
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -90,7 +91,7 @@ class FederatedData:
             allowed = f"0 to {self.num_clients - 1}, since there are {self.num_clients} clients"
             raise DataError("client", got=index, allowed=allowed, hint="choose the number of a client")
         rows = slice(self._ends[index], self._ends[index + 1])
-        samples = Samples(self.train.features[rows], self.train.labels[rows])
+        samples = self.train.select(rows)
         if self._spec.client_shift == 0.0:
             return samples
         if index not in self._shifted:
@@ -102,7 +103,7 @@ class FederatedData:
                 self._spec.client_shift_std,
                 self._spec.seed,
             )
-            self._shifted[index] = Samples(features, samples.labels)
+            self._shifted[index] = replace(samples, features=features)
         return self._shifted[index]
 
     def __repr__(self) -> str:
@@ -155,9 +156,13 @@ def _load(spec: DataSpec, num_clients: int) -> FederatedData:
     if spec.dataset == SPARSE_LOGISTIC:
         return _sparse_logistic(spec, num_clients)
     source = read(spec)
-    marked = positive_classes(source.classes, spec.positive_label or DEFAULT_POSITIVE.get(spec.dataset, ""))
-    labels = marked[source.codes].astype(np.int8)
-    check_both_classes(labels, "the data set", source.classes)
+    marked = np.zeros(0, dtype=bool)
+    if source.numbers is None:
+        marked = positive_classes(source.classes, spec.positive_label or DEFAULT_POSITIVE.get(spec.dataset, ""))
+        labels = marked[source.codes].astype(np.int8)
+        check_both_classes(labels, "the data set", source.classes)
+    else:
+        labels = np.zeros(len(source), dtype=np.int8)  # rows with numbers are divided like rows of a single class
     rows_of = split_rows(spec, source, labels)
     train_rows = rows_of.train
 
@@ -192,17 +197,26 @@ def _load(spec: DataSpec, num_clients: int) -> FederatedData:
 
     clients = clients_of(spec, sites, num_clients)
 
-    def samples_of(indices: Int64[np.ndarray, "some"]) -> Samples:
-        taken = take_float32(features, indices, precise=spec.precise)
-        return Samples(taken, labels[indices], None if clients is None else clients[indices])
+    numbers, offsets = source.numbers, source.offsets
 
+    def samples_of(indices: Int64[np.ndarray, "some"], own: Int8[np.ndarray, "some"]) -> Samples:
+        return Samples(
+            take_float32(features, indices, precise=spec.precise),
+            own if numbers is None else numbers[indices],
+            None if clients is None else clients[indices],
+            None if offsets is None else offsets[indices],
+            numbers is not None,
+        )
+
+    train, test = rows[order], rows_of.test
+    validation = rows_of.validation
     return FederatedData(
-        train=Samples(take_float32(features, rows[order], precise=spec.precise), train_labels[order]),
-        test=samples_of(rows_of.test),
+        train=replace(samples_of(train, train_labels[order]), sites=None),
+        test=samples_of(test, labels[test]),
         sizes=[len(part) for part in parts],
         spec=spec,
         columns=columns and columns.with_labels(np.array(source.classes)[marked].tolist()),
-        validation=None if rows_of.validation is None else samples_of(rows_of.validation),
+        validation=None if validation is None else samples_of(validation, labels[validation]),
         sample_format=SampleFormat.of(features, source.classes, marked, source.pixel_max),
         notes=(*source.notes, *rows_of.notes),
         grouping=grouping,

@@ -4,7 +4,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 import numpy as np
-from jaxtyping import Int8, Int64, Shaped
+from jaxtyping import Float64, Int8, Int64, Shaped
 
 from problems.data.agreement import Agreed, Encoded, Statistics, fit, measure, needs
 from problems.data.disturb import hold_out, validation_split
@@ -28,7 +28,7 @@ class SiteRows:
 
     Attributes:
         features: Floats, or uint8 pixels; for a table the encoded numbers, NaN for a missing cell.
-        labels: The rows' labels, 0 or 1.
+        labels: The rows' labels: 0 or 1, or numbers.
         train_rows, test_rows: The indices of the training rows and of the test rows, ascending.
         validation_rows: The indices of the validation rows, ascending; None without validation rows.
         notes: Lines for the site's log about the reading of the rows.
@@ -37,10 +37,12 @@ class SiteRows:
         label_rows: The number of rows with each of these labels.
         preprocessing: A table's preprocessing, not yet fitted; else None.
         precise: Whether features keep 64 bits.
+        offsets: The numbers of ``offset-column``; None without this column.
+        numeric: Whether the labels are numbers. `label_values` is then empty, and all rows count as negatives.
     """
 
     features: Shaped[np.ndarray, "n *shape"]
-    labels: Int8[np.ndarray, "n"]
+    labels: Int8[np.ndarray, "n"] | Float64[np.ndarray, "n"]
     train_rows: Int64[np.ndarray, "train"]
     test_rows: Int64[np.ndarray, "test"]
     label_values: tuple[tuple[str, ...], tuple[str, ...]]
@@ -50,6 +52,8 @@ class SiteRows:
     pixel_max: float | None = None
     label_rows: tuple[tuple[int, ...], tuple[int, ...]] = ((), ())
     precise: bool = False
+    offsets: Float64[np.ndarray, "n"] | None = None
+    numeric: bool = False
 
     @property
     def evaluated_rows(self) -> Int64[np.ndarray, "evaluated"]:
@@ -62,8 +66,8 @@ class SiteRows:
         return tuple(self.features.shape[1:])
 
     def class_counts(self, rows: Int64[np.ndarray, "some"]) -> tuple[int, int]:
-        """Return the numbers of negatives and of positives among the rows."""
-        positives = int(self.labels[rows].sum())
+        """Return the numbers of negatives and of positives among the rows; (rows, 0) if the labels are numbers."""
+        positives = 0 if self.numeric else int(self.labels[rows].sum())
         return len(rows) - positives, positives
 
     def statistics(self, least_cell: int = 1) -> Statistics | None:
@@ -117,7 +121,8 @@ class SiteRows:
             fitted = _fit(self.preprocessing, agreed)
             features = fitted.transform(values) if self.precise else as_float32(fitted.apply(values))
         check_finite(features)
-        return Samples(features, self.labels[rows])
+        offsets = None if self.offsets is None else self.offsets[rows]
+        return Samples(features, self.labels[rows], offsets=offsets, numeric=self.numeric)
 
 
 def _fit(preprocessing: Preprocessing, agreed: Agreed | None) -> Preprocessing:
@@ -161,7 +166,9 @@ def _read_own(path: str, spec: DataSpec, partition_id: int | None) -> SiteRows:
     source = read_site(Path(path).expanduser(), spec)
     train_rows, test_rows = source.own_split()
     everything = np.concatenate((train_rows, test_rows))
-    marked = positive_classes(source.classes, spec.positive_label, site=True)
+    marked = np.zeros(1, dtype=bool)  # rows with numbers are divided like rows of a single class
+    if source.numbers is None:
+        marked = positive_classes(source.classes, spec.positive_label, site=True)
     labels = marked[source.codes].astype(np.int8)
     encoded = source.encode(everything)
     warn_of_rows(encoded, labels, source.codes, everything)
@@ -179,19 +186,22 @@ def _read_own(path: str, spec: DataSpec, partition_id: int | None) -> SiteRows:
         train_rows, validation_rows = validation_split(
             labels, train_rows, fraction, spec.seed, partition_id, source.groups
         )
-    negative, positive = (tuple(np.array(source.classes)[marked == side].tolist()) for side in (False, True))
-    counts = np.bincount(source.codes, minlength=len(marked))
-    rows_of = [tuple(counts[marked == side].tolist()) for side in (False, True)]
-    return SiteRows(
+    rows = SiteRows(
         features,
         labels,
         train_rows,
         test_rows,
-        (negative, positive),
+        ((), ()),
         preprocessing,
         validation_rows,
         source.notes,
         source.pixel_max,
-        (rows_of[0], rows_of[1]),
-        spec.precise,
+        offsets=source.offsets,
+        precise=spec.precise,
     )
+    if source.numbers is not None:
+        return replace(rows, labels=source.numbers, numeric=True)
+    negative, positive = (tuple(np.array(source.classes)[marked == side].tolist()) for side in (False, True))
+    counts = np.bincount(source.codes, minlength=len(marked))
+    rows_of = [tuple(counts[marked == side].tolist()) for side in (False, True)]
+    return replace(rows, label_values=(negative, positive), label_rows=(rows_of[0], rows_of[1]))

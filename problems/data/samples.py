@@ -49,6 +49,10 @@ class Source:
     """The names of the sites, by number; () if they have no names."""
     site_values: tuple[str, ...] = ()
     """The values of ``site-column``, by the number of the site; () without this column."""
+    numbers: Float64[np.ndarray, "n"] | None = None
+    """The labels if they are numbers. `classes` is then empty, and all `codes` are 0. None: labels are classes."""
+    offsets: Float64[np.ndarray, "n"] | None = None
+    """The numbers of ``offset-column``; None without this column."""
 
     def __len__(self) -> int:
         return len(self.codes)
@@ -118,6 +122,20 @@ def make_source(
         got = f"{len(features):,} rows of features but {len(codes):,} labels"
         raise DataError("features", got=got, allowed="exactly one label per row", hint="provide one label for each row")
     return Source(classes, codes, lambda train_rows: features, train_count, sites, pixel_max=pixel_max)
+
+
+def number_source(
+    numbers: Float64[np.ndarray, "n"], encode: Encoder, train_count: int | None, sites: Int64[np.ndarray, "n"] | None
+) -> Source:
+    """Build a source whose labels are numbers.
+
+    Args:
+        numbers: The labels, finite numbers.
+        encode: See `Source`.
+        train_count: See `Source`.
+        sites: See `Source`.
+    """
+    return Source((), np.zeros(len(numbers), dtype=np.int64), encode, train_count, sites, numbers=numbers)
 
 
 def label_classes(labels: NDArray[Any], what: str = "labels") -> tuple[tuple[str, ...], Int64[np.ndarray, "n"]]:
@@ -219,7 +237,7 @@ def check_both_classes(labels: Int8[np.ndarray, "n"], what: str, classes: Sequen
 
 @dataclass(frozen=True, eq=False)
 class Samples:
-    """Features, and labels (n,) that are 0 or 1; both contiguous and read-only.
+    """Features, and labels (n,) that are 0 or 1, or are numbers; all contiguous and read-only.
 
     Features are float32, or float64 if the caller passes float64; features from files go through `as_float32`.
 
@@ -228,22 +246,34 @@ class Samples:
         labels: The labels.
         sites: For held-out rows, the client that stands for each row's site (n,), -1 for a site without a client. None
             if the clients are not sites.
+        offsets: The number that is added to each row's score (n,), in float64. None: no offsets.
+        numeric: Whether the labels are numbers, in float64. All rows then count as `negatives`.
 
     Raises:
-        ValueError: The two lengths differ, or a label is neither 0 nor 1.
+        ValueError: The lengths differ, or a label is neither 0 nor 1, or a number is not finite.
     """
 
     features: Float32[np.ndarray, "n *shape"] | Float64[np.ndarray, "n *shape"]
-    labels: NDArray[np.int8]
+    labels: NDArray[np.int8] | NDArray[np.float64]
     sites: NDArray[np.int64] | None = None
+    offsets: NDArray[np.float64] | None = None
+    numeric: bool = False
 
     def __post_init__(self) -> None:
         dtype = np.float64 if self.features.dtype == np.float64 else np.float32
         features = np.ascontiguousarray(self.features, dtype=dtype).view()
-        labels = np.ascontiguousarray(self.labels, dtype=np.int8).view()
+        labels = np.ascontiguousarray(self.labels, dtype=np.float64 if self.numeric else np.int8).view()
         if labels.ndim != 1 or len(features) != len(labels):
             raise ValueError(f"features {features.shape} and labels {labels.shape} must have the same number of rows")
-        if not np.isin(labels, (0, 1)).all():
+        if self.offsets is not None:
+            offsets = np.ascontiguousarray(self.offsets, dtype=np.float64).view()
+            if offsets.shape != labels.shape or not np.isfinite(offsets).all():
+                raise ValueError(f"offsets {offsets.shape} must be finite, one for each of the {len(labels)} rows")
+            offsets.setflags(write=False)
+            object.__setattr__(self, "offsets", offsets)
+        if self.numeric and not np.isfinite(labels).all():
+            raise ValueError("labels must be finite numbers")
+        if not self.numeric and not np.isin(labels, (0, 1)).all():
             raise ValueError(f"labels must be 0 or 1, got {np.unique(labels).tolist()}")
         features.setflags(write=False)
         labels.setflags(write=False)
@@ -260,13 +290,18 @@ class Samples:
 
     @cached_property
     def positives(self) -> Int64[np.ndarray, "positives"]:
-        """The indices of the samples labelled 1, ascending."""
-        return np.flatnonzero(self.labels == 1)
+        """The indices of the samples labelled 1, ascending. Empty if the labels are numbers."""
+        return np.flatnonzero(self.labels == 1) if not self.numeric else np.arange(0)
 
     @cached_property
     def negatives(self) -> Int64[np.ndarray, "negatives"]:
-        """The indices of the samples labelled 0, ascending."""
-        return np.flatnonzero(self.labels == 0)
+        """The indices of the samples labelled 0, ascending. All indices if the labels are numbers."""
+        return np.flatnonzero(self.labels == 0) if not self.numeric else np.arange(len(self))
+
+    def select(self, rows: slice) -> "Samples":
+        """Return consecutive samples, without a copy and without sites."""
+        offsets = None if self.offsets is None else self.offsets[rows]
+        return Samples(self.features[rows], self.labels[rows], offsets=offsets, numeric=self.numeric)
 
 
 def as_float32(features: Shaped[np.ndarray, "n *shape"]) -> Float32[np.ndarray, "n *shape"]:

@@ -11,12 +11,9 @@ from dataclasses import dataclass
 import torch
 from jaxtyping import Float
 from torch import Tensor
-from torch.nn import functional
 
-from problems.objectives.classification import CROSS_ENTROPY, OfSamples, SampleLoss, cross_entropy_slope
-
-SQUARED = "squared"
-POISSON = "poisson"
+from problems.objectives.classification import CROSS_ENTROPY, SAMPLE_LOSSES, OfSamples, SampleLoss
+from problems.objectives.number_losses import POISSON, SQUARED
 
 
 @dataclass(frozen=True)
@@ -52,10 +49,6 @@ class Regression:
         return weights, scores - self.loss.slope(scores, outcomes) / weights
 
 
-def _cross_entropy(scores: Float[Tensor, "n"], labels: Float[Tensor, "n"]) -> Float[Tensor, "n"]:
-    return functional.binary_cross_entropy_with_logits(scores, labels, reduction="none")
-
-
 def _binary_curvature(scores: Float[Tensor, "n"], labels: Float[Tensor, "n"]) -> Float[Tensor, "n"]:
     return torch.sigmoid(scores) * torch.sigmoid(-scores)
 
@@ -67,20 +60,18 @@ def _poisson_deviance(scores: Float[Tensor, "n"], counts: Float[Tensor, "n"]) ->
 LOGISTIC_MODEL = Regression(
     name="logistic",
     ratio="odds ratio",
-    loss=SampleLoss(_cross_entropy, cross_entropy_slope, 0.25),
+    loss=SAMPLE_LOSSES[CROSS_ENTROPY],
     curvature=_binary_curvature,
     begin=lambda labels: torch.logit((labels + 0.5) / 2),
-    log_likelihood=lambda scores, labels: -_cross_entropy(scores, labels),
-    deviance=lambda scores, labels: 2 * _cross_entropy(scores, labels),
+    log_likelihood=lambda scores, labels: -SAMPLE_LOSSES[CROSS_ENTROPY].each(scores, labels),
+    deviance=lambda scores, labels: 2 * SAMPLE_LOSSES[CROSS_ENTROPY].each(scores, labels),
     fits=lambda labels: bool((labels > 0).any() and (labels < 1).any()),
 )
 
 LINEAR_MODEL = Regression(
     name="linear",
     ratio="",
-    loss=SampleLoss(
-        lambda scores, outcomes: (scores - outcomes).square() / 2, lambda scores, outcomes: scores - outcomes, 1.0
-    ),
+    loss=SAMPLE_LOSSES[SQUARED],
     curvature=lambda scores, outcomes: torch.ones_like(scores),
     begin=lambda outcomes: outcomes.clone(),
     log_likelihood=lambda scores, outcomes: -(scores - outcomes).square() / 2,
@@ -92,9 +83,7 @@ LINEAR_MODEL = Regression(
 POISSON_MODEL = Regression(
     name="Poisson",
     ratio="rate ratio",
-    loss=SampleLoss(
-        lambda scores, counts: scores.exp() - counts * scores, lambda scores, counts: scores.exp() - counts, torch.inf
-    ),
+    loss=SAMPLE_LOSSES[POISSON],
     curvature=lambda scores, counts: scores.exp(),
     begin=lambda counts: torch.log(counts + 0.1),
     log_likelihood=lambda scores, counts: counts * scores - scores.exp() - torch.lgamma(counts + 1),

@@ -138,6 +138,7 @@ def valid(key: str) -> st.SearchStrategy[Any]:
         **dict.fromkeys(
             (
                 "label-column",
+                "offset-column",
                 "feature-columns",
                 "site-column",
                 "test-sites",
@@ -148,6 +149,7 @@ def valid(key: str) -> st.SearchStrategy[Any]:
             st.just(""),
         ),
         **dict.fromkeys(("separator", "decimal", "encoding"), st.just("auto")),
+        "label-type": st.just("class"),
         "missing": st.just("error"),
         "scale": st.just("auto"),
         "bins": st.just(10),
@@ -265,7 +267,10 @@ REFUSED: list[tuple[dict[str, Scalar], list[str]]] = [
     ({"model": "mlpp"}, ["model", "'mlpp'", ", ".join(["auto", *MODELS]), "package.module:factory", "'mlp'?"]),
     ({"loss": "auroc"}, ["loss", "'auroc'", "kl-opauc", "cross-entropy"]),
     ({"strategy": "local-sgd", "loss": "psm"}, ["loss", "'psm'", "cross-entropy", "local-sgd", "fedx1"]),
-    ({"strategy": "composite", "loss": "psm"}, ["'psm'", "'composite', allowed: auto, cross-entropy, squared-error;"]),
+    (
+        {"strategy": "composite", "loss": "psm"},
+        ["'psm'", "'composite', allowed: auto, cross-entropy, squared-error, squared;"],
+    ),
     ({"learning_rate": 0.1}, ["learning_rate", "unknown", "did you mean 'learning-rate'?"]),
     ({"fedx.gama": 0.1}, ["fedx.gama", "unknown", "did you mean 'fedx.gamma'?"]),
     ({"xyzzy": 1}, ["xyzzy", "unknown", "docs/configuration.md"]),
