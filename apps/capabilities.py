@@ -9,10 +9,13 @@ from apps.run_config.settings import ConfigError
 from clients.base import MethodClient
 from methods.method import SampleGradients
 from payloads.settings import MEAN, NORM_BOUND, PrivacySettings, Settings, TrainingSettings
+from problems.data import DataSpec
+from problems.data.spec import AUTO
 from problems.errors import did_you_mean
 from problems.minimax import AUC_MINIMAX, COMPOSITIONAL_AUC, ProblemError
 from problems.minimax.problem import find_factory
 from problems.objectives.classification import RATIO_LOSS, SAMPLE_LOSSES
+from problems.objectives.number_losses import NUMBER_LOSSES
 from problems.objectives.pairwise import PAIRWISE_LOSSES, make_objective
 
 
@@ -25,8 +28,8 @@ def list_hint(section: str) -> str:
     return f"see `florilegium list {section}`"
 
 
-def check_needs(strategy: str, algorithm: Algorithm, training: TrainingSettings) -> None:
-    """Check that the strategy supports the values of the training keys.
+def check_needs(strategy: str, algorithm: Algorithm, training: TrainingSettings, model: str, scale: str) -> None:
+    """Check that the strategy supports the values of the training keys, and of ``model`` and ``scale``.
 
     Raises:
         ConfigError: The strategy does not support the value of a key.
@@ -48,6 +51,12 @@ def check_needs(strategy: str, algorithm: Algorithm, training: TrainingSettings)
     elif training.dtype not in needs.number_types:
         key, got = "dtype", repr(training.dtype)
         value, reason = " or ".join(map(repr, needs.number_types)), f"{since} computes only in this number type"
+    elif needs.models and model not in needs.models:
+        key, got = "model", repr(model)
+        value, reason = " or ".join(map(repr, needs.models)), f"{since} trains only these networks"
+    elif needs.scales and scale not in (AUTO, *needs.scales):
+        key, got = "scale", repr(scale)
+        value, reason = " or ".join(map(repr, needs.scales)), f"{since} reports coefficients of the columns' own units"
     else:
         return
     raise ConfigError(key, got=got, allowed=f"{value}, {reason}", hint=f"set {key} to {value}, or remove {key}")
@@ -141,13 +150,60 @@ def use_own_problem(training: TrainingSettings, strategy: str, algorithm: Algori
     return training.model_copy(update={"loss": dataset})
 
 
-def choose_loss(training: TrainingSettings, strategy: str, algorithm: Algorithm, family: Settings) -> TrainingSettings:
+def check_outcome(strategy: str, algorithm: Algorithm, loss: str, spec: DataSpec) -> None:
+    """Check that the strategy and the loss fit the type of the labels, and that the strategy uses offsets.
+
+    Args:
+        strategy: The strategy's name.
+        algorithm: The strategy's row.
+        loss: The value of ``loss``, which may be "auto".
+        spec: The data.
+
+    Raises:
+        ConfigError: The labels are numbers and the loss is for classes, or the reverse; or the strategy has no offsets.
+    """
+    kind = repr(spec.label_type)
+    if spec.has_numbers and not set(NUMBER_LOSSES) & {*algorithm.losses}:
+        able = ", ".join(name for name, row in ALGORITHMS.items() if set(NUMBER_LOSSES) & {*row.losses})
+        allowed = f"'class', since this strategy minimises no loss of numbers; strategies for numbers: {able}"
+        hint = "remove label-type, or set strategy to a strategy for numbers"
+        raise ConfigError("label-type", got=f"{kind} with strategy {strategy!r}", allowed=allowed, hint=hint)
+    if (
+        loss != "auto"
+        and spec.has_numbers != (loss in NUMBER_LOSSES)
+        and (spec.has_numbers or loss in algorithm.losses)
+    ):
+        of_kind = [name for name in algorithm.losses if spec.has_numbers == (name in NUMBER_LOSSES)]
+        allowed = f"{' or '.join(map(repr, of_kind))} with label-type {kind}"
+        hint = "remove loss, or set label-type to 'class'" if spec.has_numbers else "set label-type to 'number'"
+        raise ConfigError("loss", got=f"{loss!r} with label-type {kind}", allowed=allowed, hint=hint)
+    if spec.offset_column and not algorithm.traits.offsets:
+        able = ", ".join(name for name, row in ALGORITHMS.items() if row.traits.offsets)
+        allowed = f"'', since this strategy adds no offset to scores; strategies with offsets: {able}"
+        got, hint = (
+            f"{spec.offset_column!r} with strategy {strategy!r}",
+            "remove offset-column, or set another strategy",
+        )
+        raise ConfigError("offset-column", got=got, allowed=allowed, hint=hint)
+
+
+def choose_loss(
+    training: TrainingSettings, strategy: str, algorithm: Algorithm, family: Settings, *, numbers: bool = False
+) -> TrainingSettings:
     """Set the loss to the strategy's default if it is "auto"; a user's own minimax problem stays.
+
+    Args:
+        training: The training settings.
+        strategy: The strategy's name.
+        algorithm: The strategy's row.
+        family: The settings of the strategy's table.
+        numbers: Whether labels are numbers. "auto" is then the strategy's first loss of `NUMBER_LOSSES`.
 
     Raises:
         ConfigError: The loss is unknown, does not fit the strategy, or rejects the strategy's options.
     """
-    loss = algorithm.traits.loss if training.loss == "auto" else training.loss
+    default = next(name for name in algorithm.losses if name in NUMBER_LOSSES) if numbers else algorithm.traits.loss
+    loss = default if training.loss == "auto" else training.loss
     if ":" in loss and AUC_MINIMAX in algorithm.losses:
         try:
             find_factory(loss)

@@ -18,7 +18,7 @@ from apps.guards.work import Answer, Work, decode, report_of, site_of
 from apps.sites import resources
 from apps.sites.fingerprints import add_fingerprint
 from clients.base import Site
-from clients.held_out import score
+from clients.held_out import measure_errors, score
 from clients.set_counts import count_sets
 from payloads.flower_internals import drop_log_colors
 from payloads.handshake import REFUSAL
@@ -113,6 +113,11 @@ def measure(work: Work) -> Steps:
     edges = None if request.extras is None else decode(ScoreEdges, request.extras, 0).check_order()
     model = resources.skeleton(work.run, tuple(site.features.shape[1:]))
     phase, summed = str(request.config[PHASE]), work.summed > 1
+    if site.numeric:
+        loss = work.run.training.loss
+        sums, replaced = measure_errors(model, request.parameters, site, loss, phase, summed=summed)
+        rows = int(sums.sums[0])
+        return Answer(payload=sums, metrics={NUM_EXAMPLES: rows, ROUND: request.config[ROUND]}, altered=replaced)
     counts: ScoreCounts | SetCounts
     if phase in OF_SETS:
         column = request.config.get(COLUMN)

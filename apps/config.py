@@ -14,6 +14,7 @@ from pydantic.fields import FieldInfo
 from apps.capabilities import (
     check_budget,
     check_needs,
+    check_outcome,
     check_sums,
     choose_loss,
     list_hint,
@@ -138,6 +139,7 @@ def parse_run_config(flat: Mapping[str, Scalar]) -> RunConfig:
         **data.model_dump(),
         **{f"synthetic_{name}": value for name, value in drawn.model_dump().items()},
         seed=training.seed,
+        precise=algorithm.traits.precise,
     )
     family = tables[algorithm.table] if algorithm.table else Settings()
     if run.model not in MODELS and ":" not in run.model:
@@ -149,12 +151,13 @@ def parse_run_config(flat: Mapping[str, Scalar]) -> RunConfig:
         validate(spec, from_site=algorithm.sites.hold_columns and not spec.data_dir)
     except DataError as error:
         raise ConfigError.of(error) from None
-    check_needs(run.strategy, algorithm, training)
+    check_needs(run.strategy, algorithm, training, run.model, spec.scale)
+    check_outcome(run.strategy, algorithm, training.loss, spec)
     algorithm.evaluation.check(run.strategy, spec, family)
     if spec.dataset in UNLABELLED:
         training = use_own_problem(training, run.strategy, algorithm, spec.dataset)
     else:
-        training = choose_loss(training, run.strategy, algorithm, family)
+        training = choose_loss(training, run.strategy, algorithm, family, numbers=spec.has_numbers)
     evaluation: EvaluationSettings = parts[EvaluationSettings]
     scored = spec.dataset not in UNLABELLED and ":" not in training.loss
     evaluation.check(run.strategy, training, spec, shares_model=algorithm.strategy.shares_model, scored=scored)
@@ -207,11 +210,14 @@ def _without_auto(flat: Mapping[str, Scalar], row: Algorithm | None) -> dict[str
         values["learning-rate"] = ADAM_STEP  # any number, so "auto" is not a fault if the strategy is unknown
     else:
         dataset = str(flat.get("dataset", ""))
-        if row.sites.hold_columns and (dataset in TABLES or is_hub(dataset)):
-            values["scale"] = "range"
+        if dataset in TABLES or is_hub(dataset):
+            scales = ("range",) if row.sites.hold_columns else row.traits.scales
+            values["scale"] = scales[0] if scales else values["scale"]
         values["learning-rate"] = ADAM_STEP if flat.get("local-optimizer") == "adam" else row.traits.default_step
         if values["dtype"] not in row.traits.number_types:
             values["dtype"] = row.traits.number_types[0]
+        if row.traits.models and values["model"] not in row.traits.models:
+            values["model"] = row.traits.models[0]
     return {key: value for key, value in values.items() if flat.get(key, "auto") == "auto"}
 
 

@@ -18,7 +18,7 @@ from clients.base import client_of
 from clients.describe import DescribeClient
 from clients.vfb2 import VFB2SAGAClient, VFB2SGDClient, VFB2SVRGClient
 from methods.method import Method
-from strategies import composite, fedx, local_sgd, minimax
+from strategies import composite, fedx, local_sgd, minimax, newton
 from strategies.describe import Describe
 from strategies.method import strategy_of
 from strategies.vfb2 import VFB2SAGA, VFB2SGD, VFB2SVRG
@@ -129,6 +129,11 @@ ALGORITHMS: dict[str, Algorithm] = {
         local_sgd.Scaffold,
         scoring.ScaffoldClient,
         "local SGD on cross-entropy with control variates against unequal sites (SCAFFOLD, Karimireddy et al. 2020)",
+    ),
+    "newton": pair(
+        newton.Newton,
+        scoring.NewtonClient,
+        "exact regression by sums: coefficients with standard errors, as on the pooled rows (Wolfson et al. 2010)",
     ),
     # Momentum
     "local-scgdam": pair(

@@ -24,6 +24,7 @@ from apps.run_config.algorithm import Evaluator, RunConfig
 from apps.run_config.settings import ConfigError
 from apps.run_directory.artifacts import RunDirectory
 from apps.run_directory.checkpoints import restore, snapshot
+from apps.run_directory.coefficients import COEFFICIENTS, save_coefficients
 from apps.run_directory.history import History
 from apps.run_directory.same_data import compare_data, record
 from apps.sites import resources
@@ -80,7 +81,7 @@ class Training:
         roster = self.join()
         self.history.watch.names = roster.site_names
         log(INFO, "%s on %s: %d sites, engine %s", config.run.strategy, config.data.dataset, len(roster), self.engine)
-        if config.evaluation.tests:
+        if config.evaluation.tests and not config.data.has_numbers:
             check_test_rows(roster.reports)
         warn_of_withheld(config, roster.reports)
         evaluator = self.measurement.evaluator(len(roster))
@@ -92,7 +93,7 @@ class Training:
             log(INFO, "%s", line)
         if config.warning:
             log(WARNING, "%s", config.warning)
-        self.strategy.layout = evaluator.layout
+        self.strategy.layout, self.strategy.columns = evaluator.layout, evaluator.columns
         arrays = self.resume(evaluator.start()) if config.run.resume else starting_point(config, evaluator)
         first_round = self.last_round
         self.offer_state_dir(first_round)
@@ -131,6 +132,10 @@ class Training:
             self.strategy.prepare(record, self.grid)  # needed if a run was resumed after its last round
         entries, tally = self.measurement.describe(evaluator, models, self.last_round)
         entries["samples"] = evaluator.sample_format and evaluator.sample_format.to_json()
+        entries |= self.strategy.results(self.last_round)
+        if COEFFICIENTS in entries:
+            for line in save_coefficients(self.directory.path, entries[COEFFICIENTS]):
+                log(INFO, "%s", line)
         result = self.history.result(config, self.engine, roster, self.last_round, entries, self.strategy.report)
         self.directory.finish(result, self.strategy.headline, pictures=config.run.pictures, tally=tally)
         return result
@@ -157,8 +162,8 @@ class Training:
 
     @property
     def ended(self) -> bool:
-        """Whether the run has completed its last round, or ends early by ``patience``."""
-        early = self.measurement.choice.ends(self.config.evaluation.patience)
+        """Whether the run has completed its last round, or ends early, by ``patience`` or by the strategy."""
+        early = self.measurement.choice.ends(self.config.evaluation.patience) or self.strategy.ended() != ""
         return early or self.last_round >= self.config.training.num_server_rounds
 
     def round(
@@ -190,12 +195,14 @@ class Training:
         if aggregated is not None:
             record, arrays = aggregated, model_arrays(aggregated)
         last = server_round == training.num_server_rounds
-        due = last or server_round % training.evaluate_every == 0
+        due = last or bool(self.strategy.ended()) or server_round % training.evaluate_every == 0
         metrics = self.measurement.measure(evaluator, server_round, arrays) if due else {}
         report = self.strategy.report
         self.history.write(server_round, report, metrics, begun, exchange + report.exchange_seconds)
         self.last_round = server_round
-        if self.ended and not last and (best := self.measurement.choice.selected):
+        if not last and (reason := self.strategy.ended()):
+            log(INFO, "the run ends after round %d: %s", server_round, reason)
+        elif self.ended and not last and (best := self.measurement.choice.selected):
             text = "the run ends after round %d: %s has not been better than in round %d in %d evaluations"
             log(INFO, text, server_round, self.config.evaluation.select_by, best.server_round, best.waited)
         every = training.checkpoint_every
@@ -256,7 +263,7 @@ class Training:
             INFO,
             "resuming after round %d%s",
             self.last_round,
-            ", the run's early end: raise patience to go on" if early else "",
+            f", the run's early end: {self.strategy.ended() or 'raise patience to go on'}" if early else "",
         )
         return checkpoint.model
 

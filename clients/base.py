@@ -22,7 +22,7 @@ from payloads.settings import Settings, TrainingSettings, refuse_other
 from payloads.wire import PHASE, ROUND, ready_to_send
 from problems.models import FlatModel
 from problems.models.vectors import Copy
-from problems.objectives.classification import CROSS_ENTROPY, cross_entropy
+from problems.objectives.classification import CROSS_ENTROPY, SAMPLE_LOSSES, cross_entropy
 from problems.randomness import Purpose, seed_sequence
 from problems.site import Site as Site
 
@@ -172,10 +172,15 @@ class ScoringClient(MethodClient[FlatModel]):
         """Measure a model on the site's own samples.
 
         Returns:
-            The cross-entropy, the number of samples, and the ``accuracy`` with the threshold at logit 0.
+            The cross-entropy, the number of samples, and the ``accuracy`` with the threshold at logit 0. If the labels
+            are numbers: the mean loss, the number of samples, and no metrics.
         """
         self.model.load(parameters)
         logits = self.model.predict(self.site.features)
+        if self.site.offsets is not None:
+            logits = logits + self.site.offsets
+        if self.site.numeric:
+            return float(SAMPLE_LOSSES[self.loss].each(logits, self.site.labels).mean()), len(self.site), {}
         correct = ((logits > 0) == (self.site.labels > 0.5)).double().mean()
         loss = float(cross_entropy(logits, self.site.labels))
         return loss, len(self.site), {"accuracy": float(correct)}

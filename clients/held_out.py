@@ -1,4 +1,7 @@
-"""A site's part of the evaluation on held-out rows, for any algorithm: it counts the rows by class and score."""
+"""A site's part of the evaluation on held-out rows, for any algorithm: it counts the rows by class and score.
+
+If labels are numbers, it adds up errors over the rows instead.
+"""
 
 from collections.abc import Sequence
 
@@ -6,12 +9,24 @@ import numpy as np
 from numpy.typing import NDArray
 from torch import Tensor
 
-from payloads.held_out import BINS, OF_TEST_ROWS, SCORE_COUNTS, GroupCounts, ScoreCounts, ScoreEdges
+from payloads.held_out import (
+    BINS,
+    OF_TEST_ROWS,
+    SCORE_COUNTS,
+    SUMS,
+    ErrorDigits,
+    GroupCounts,
+    ScoreCounts,
+    ScoreEdges,
+)
 from payloads.record import FloatArray, IntArray, not_finite
 from problems.binned_scores import codes, find_bins, first_edges, scores_of
 from problems.least_cell import Groups, is_small
 from problems.models import FlatModel
+from problems.number_metrics import sum_errors
 from problems.site import Site
+
+_DIVERGED = "the global model's scores are not finite: the run has diverged, its steps are too large"
 
 
 class DivergedScoresError(ValueError):
@@ -55,8 +70,7 @@ def score(
     positives = int(labels.sum())
     if is_small((len(labels) - positives, positives), least_cell):
         return ScoreCounts.of(np.zeros(0, np.int64), np.zeros(0, bool)), False
-    model.load(parameters)
-    scores, replaced = check_scores(model.predict(rows.features), summed=summed)
+    scores, replaced = check_scores(predict(model, parameters, rows), summed=summed)
     edges = first_edges(BINS) if question is None else question.edges
     if least_cell == 1 or summed:
         negatives, positive = bin_scores(scores, labels, edges, least_cell)
@@ -82,6 +96,19 @@ def find_rows(site: Site, phase: str) -> Site:
     return rows
 
 
+def predict(model: FlatModel, parameters: Sequence[FloatArray], rows: Site) -> Tensor:
+    """Return the scores of rows, with their offsets.
+
+    Args:
+        model: The network.
+        parameters: The model's arrays.
+        rows: The rows.
+    """
+    model.load(parameters)
+    scores = model.predict(rows.features)
+    return scores if rows.offsets is None else scores + rows.offsets
+
+
 def check_scores(predicted: Tensor, *, summed: bool) -> tuple[IntArray, bool]:
     """Return scores as codes of `problems.binned_scores`.
 
@@ -100,8 +127,7 @@ def check_scores(predicted: Tensor, *, summed: bool) -> tuple[IntArray, bool]:
     try:
         return codes(np.nan_to_num(values) if summed else values), summed and not_finite(values) > 0
     except ValueError as error:
-        text = "the global model's scores are not finite: the run has diverged, its steps are too large"
-        raise DivergedScoresError(text) from error
+        raise DivergedScoresError(_DIVERGED) from error
 
 
 def bin_scores(
@@ -122,6 +148,47 @@ def bin_scores(
         scores = np.concatenate(spread)
     counts = ScoreCounts.of(find_bins(scores, edges), labels)
     return counts.negatives, counts.positives
+
+
+def measure_errors(
+    model: FlatModel,
+    parameters: Sequence[FloatArray],
+    site: Site,
+    loss: str,
+    phase: str = SCORE_COUNTS,
+    *,
+    summed: bool = False,
+) -> tuple[ErrorDigits, bool]:
+    """Add up the errors of a model on a site's held-out rows, whose labels are numbers.
+
+    A site with fewer rows than its least cell sends zeros.
+
+    Args:
+        model: The network.
+        parameters: The model's arrays.
+        site: The site.
+        loss: The run's loss, of `NUMBER_LOSSES`.
+        phase: As in `score`.
+        summed: Whether the server sees only a sum over sites. If a sum is not finite, the site then sends the sums of a
+            model whose scores are all 0, since an error would reveal a fact about one site.
+
+    Returns:
+        The sums, and whether they were replaced.
+
+    Raises:
+        DivergedScoresError: A sum is not finite.
+        ValueError: The site has no such rows.
+    """
+    rows = find_rows(site, phase)
+    if is_small(len(rows), site.least_cell):
+        return ErrorDigits.of([0.0] * SUMS), False
+    labels = rows.labels.cpu().double().numpy()
+    try:
+        return ErrorDigits.of(sum_errors(loss, labels, predict(model, parameters, rows).cpu().numpy())), False
+    except ValueError as error:
+        if not summed:
+            raise DivergedScoresError(_DIVERGED) from error
+        return ErrorDigits.of(sum_errors(loss, labels, np.zeros(len(rows)))), True
 
 
 def count_groups(negatives: Groups, positives: Groups, edges: IntArray) -> GroupCounts:

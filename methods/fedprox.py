@@ -13,7 +13,7 @@ from torch import Tensor
 from methods.adam import Point, adam_step
 from methods.local_sgd import finish
 from methods.method import ClientHalf, Method, SampleGradients, Task
-from methods.samples import Batch, SampleObjective, sample_batches
+from methods.samples import LOSSES, Batch, SampleObjective, sample_batches
 from payloads.settings import Settings, setting
 
 # the key in every message's config
@@ -62,6 +62,8 @@ FEDPROX = Method(
     ClientHalf(SampleObjective, sample_batches, start, step, finish),
     settings=FedProxSettings,
     table="fedprox",
+    losses=LOSSES,
+    offsets=True,
     taken=SampleGradients(),
     adjusts=True,
     has_adam=True,

@@ -169,12 +169,16 @@ class Traits:
     Attributes:
         table: The run-config table of the algorithm's settings; "" if it has none.
         losses: The losses that it can minimise.
-        loss: The meaning of ``loss = "auto"``.
+        loss: The meaning of ``loss = "auto"`` for labels that are classes.
+        offsets: Whether the method adds ``offset-column`` to the scores.
         sends: A description of all data sent with the model.
         default_step: The meaning of ``learning-rate = "auto"``.
         own_steps: The method's own keys of step sizes.
         unread: The common settings without effect.
         number_types: The values of ``dtype`` that it can compute in.
+        precise: Whether a table's features keep 64 bits; otherwise they are rounded to float32.
+        models: The networks that it can train. The first is the meaning of ``model = "auto"``. (): all.
+        scales: The values of ``scale`` that it supports. The first is the meaning of ``scale = "auto"``. (): all.
         needs_all_clients: The reason why every client must take part in every round, as the end of a sentence that
             begins with the strategy's name. "": a few clients a round are enough.
         retries_failed: Whether a client without a good reply is asked again, up to ``max-retries`` times, before the
@@ -192,11 +196,15 @@ class Traits:
     table: str = ""
     losses: tuple[str, ...] = (CROSS_ENTROPY,)
     loss: str = CROSS_ENTROPY
+    offsets: bool = False
     sends: str = "nothing"
     default_step: float = 0.3
     own_steps: tuple[str, ...] = ()
     unread: tuple[str, ...] = ("server_learning_rate", "score")
     number_types: tuple[str, ...] = ("float32", "float64")
+    precise: bool = False
+    models: tuple[str, ...] = ()
+    scales: tuple[str, ...] = ()
     needs_all_clients: str = ""
     retries_failed: bool = False
     joint_states: bool = False

@@ -31,8 +31,9 @@ from payloads.record import FloatArray, Payload, array
 from payloads.settings import Settings, TrainingSettings, setting
 from problems.models import FlatModel, Layout
 from problems.models.vectors import exact_mean
-from problems.objectives.classification import SAMPLE_LOSSES
+from problems.objectives.classification import CROSS_ENTROPY, SAMPLE_LOSSES, SQUARED_ERROR
 from problems.objectives.composite import linear_smoothness, ridge_factors
+from problems.objectives.number_losses import SQUARED
 from problems.penalties import Penalty, PenaltySettings, make_penalty
 from problems.site import Site
 
@@ -176,6 +177,6 @@ make_method = partial(
     settings=CompositeSettings,
     phases={SMOOTHNESS: Phase(Smoothness, tell_smoothness)},
     table="composite",
-    losses=tuple(SAMPLE_LOSSES),
+    losses=(CROSS_ENTROPY, SQUARED_ERROR, SQUARED),
     unread=("score",),
 )

@@ -137,7 +137,7 @@ class Guard:
         self,
         model: FlatModel,
         w: Float[Tensor, "d"],
-        samples: tuple[Tensor, Float[Tensor, "n"]],
+        samples: tuple[Tensor, ...],
         derivatives: Callable[..., tuple[Tensor, ...]],
     ) -> Float[Tensor, "d"]:
         """Sum the clipped gradients of samples.
@@ -147,24 +147,27 @@ class Guard:
         Args:
             model: The model that scores the samples.
             w: The model's weights. The last entries may be other variables, such as a saddle's scalars.
-            samples: The features and labels; may be empty.
+            samples: The features and labels, and perhaps offsets; may be empty.
             derivatives: (scores, labels) -> each sample's derivatives in its score and in the last entries of w.
 
         Returns:
             The sum, in float64.
         """
         total = torch.zeros(len(w), dtype=torch.float64, device=w.device)
-        for features, labels in zip(*(torch.split(part, _CHUNK) for part in samples), strict=True):
+        for chunk in zip(*(torch.split(part, _CHUNK) for part in samples), strict=True):
+            features, labels, *offsets = chunk
             if not len(labels):
                 continue
             with np.errstate(over="ignore", invalid="ignore"):
                 scores, lengths, pull = model.forward_records(w, features)
+            for offset in offsets:
+                scores = scores + offset
             slopes, *scalars = derivatives(scores, labels)
             outside = torch.stack(scalars) if scalars else slopes.new_zeros(0, len(labels))
             lengths = lengths.mul_(slopes.abs()).square_().add_(outside.double().square().sum(0)).sqrt_()
             usable = lengths.isfinite()
             if not usable.all():
-                total += self.sum(model, w, (features[usable], labels[usable]), derivatives)
+                total += self.sum(model, w, tuple(part[usable] for part in chunk), derivatives)
                 continue
             factors = _without_subnormal((self.clip / lengths.clamp_(min=self.clip)).to(slopes.dtype))
             total += pull(_without_subnormal(slopes * factors))

@@ -10,13 +10,16 @@ from methods.adjustment import Adjustment
 from methods.method import Task
 from payloads.settings import Settings, TrainingSettings
 from problems.models import FlatModel
-from problems.objectives.classification import SAMPLE_LOSSES
+from problems.objectives.classification import CROSS_ENTROPY, SAMPLE_LOSSES
+from problems.objectives.number_losses import NUMBER_LOSSES
 from problems.randomness import Purpose
 from problems.sampling import EpochSampler
 from problems.site import Site
 
-# features (*stack, b, *shape), which jaxtyping cannot annotate, and labels
-Batch = tuple[Tensor, Float[Tensor, "*stack b"]]
+# features (*stack, b, *shape), which jaxtyping cannot annotate, labels (*stack, b) and, if there are any, offsets
+Batch = tuple[Tensor, ...]
+# the losses of methods that need only the slope of a sample's loss
+LOSSES = (CROSS_ENTROPY, *NUMBER_LOSSES)
 # (scores, labels) -> the derivative of each sample's loss with respect to its score
 Slope = Callable[[Float[Tensor, "*stack b"], Float[Tensor, "*stack b"]], Float[Tensor, "*stack b"]]
 
@@ -45,7 +48,7 @@ class SampleObjective:
             slope: A replacement for `SampleLoss.slope`. None: the loss's own slope.
         """
         scores, pull = self.model.forward(w, batch[0])
-        gradient = pull(self._slopes(scores, batch[1], slope))
+        gradient = pull(self._slopes(scores, batch, slope))
         if self.adjust is not None:
             gradient = self.adjust(gradient, w)
         return gradient if self.ridge is None else gradient.addcmul_(w, self.ridge)
@@ -62,12 +65,15 @@ class SampleObjective:
             w.sub_(self.gradient(w, batch), alpha=eta)
             return
         scores, pull = self.model.forward(w, batch[0])
-        pull(self._slopes(scores, batch[1]), into=w, alpha=-eta)
+        pull(self._slopes(scores, batch), into=w, alpha=-eta)
 
     def _slopes(
-        self, scores: Float[Tensor, "*stack b"], labels: Float[Tensor, "*stack b"], slope: Slope | None = None
+        self, scores: Float[Tensor, "*stack b"], batch: Batch, slope: Slope | None = None
     ) -> Float[Tensor, "*stack b"]:
-        """Return the derivatives of the mean loss with respect to the scores."""
+        """Return the derivatives of the mean loss with respect to the scores, to which the offsets are added."""
+        _, labels, *offsets = batch
+        for offset in offsets:
+            scores = scores + offset
         if slope is None:
             assert self.loss is not None
             slope = self.loss.slope
@@ -97,7 +103,7 @@ def sample_batches(task: Task[Any, Any], down: object) -> Iterator[tuple[float, 
     site = task.site
     if site.is_one_batch(task.training.batch_size):
         for iteration in task.iterations:
-            yield task.eta(iteration), (site.features, site.labels)
+            yield task.eta(iteration), site.batch
         return
     sampler = make_sampler(task)
     for iteration in task.iterations:

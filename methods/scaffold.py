@@ -21,7 +21,7 @@ from jaxtyping import Float, Float64
 from torch import Tensor
 
 from methods.method import ClientHalf, Method, Records, SampleGradients, Task, as_array
-from methods.samples import Batch, SampleObjective, sample_batches
+from methods.samples import LOSSES, Batch, SampleObjective, sample_batches
 from methods.server import Plan, Replies, ServerHalf
 from payloads.record import FloatArray, Payload, array
 from payloads.settings import Settings
@@ -155,6 +155,8 @@ SCAFFOLD = Method(
     ClientHalf(SampleObjective, sample_batches, start, step, finish),
     ServerHalf(tell=tell, update=update),
     Records(down=ControlVariate, up=ControlChange, memory=ControlVariate, state=ControlVariate),
+    losses=LOSSES,
+    offsets=True,
     taken=SampleGradients(),
     adjusts=True,
     sends="control variates",

@@ -20,6 +20,7 @@ from jaxtyping import Float, Float64, Int64
 
 from payloads.record import FloatArray, Payload
 from payloads.settings import Settings, TrainingSettings
+from problems.data.preprocessing import Preprocessing
 from problems.errors import InputError
 from problems.models.vectors import exact_mean, mean
 from problems.randomness import Purpose, stream
@@ -80,6 +81,7 @@ class Plan(Generic[S]):
         class_counts: The negatives and positives of every site, in the order of the partition ids.
         layout: The names and shapes of the flat model's parts; () if unknown.
         site_names: The names of the sites that have one, by partition id as text.
+        columns: The encoding of raw rows as the model's features. None: the rows are not a table, or it is unknown.
     """
 
     server_round: int
@@ -89,6 +91,7 @@ class Plan(Generic[S]):
     class_counts: Int64[np.ndarray, "N 2"]
     layout: tuple[tuple[str, tuple[int, ...]], ...] = ()
     site_names: Mapping[str, str] = field(default_factory=dict)
+    columns: Preprocessing | None = None
 
     @property
     def num_sites(self) -> int:
@@ -244,6 +247,8 @@ class ServerHalf:
         views: (state) -> further models of the same shape to evaluate and to save, by the suffix of their metrics.
         headline: (settings) -> the name of the view that the log and the curves show. "": the model itself.
         report: (state, plan) -> further entries of a round's log line, by name.
+        ended: (state) -> the reason why the run ends before its last round; "" if it goes on.
+        results: (state, plan) -> further entries of result.json, by name.
         prologue: (x, plan) -> the exchanges before round 1, which return the state. None: no exchanges; `init` makes
             the state.
         round: (x, state, plan) -> a round's exchanges, exactly one of them a `Train`, which return x, state. None: the
@@ -257,6 +262,8 @@ class ServerHalf:
     views: Callable[[Any], dict[str, list[FloatArray]]] = lambda state: {}
     headline: Callable[[Any], str] = lambda settings: ""
     report: Callable[[Any, Any], dict[str, float]] = lambda state, plan: {}
+    ended: Callable[[Any], str] = lambda state: ""
+    results: Callable[[Any, Any], dict[str, Any]] = lambda state, plan: {}
     prologue: Callable[[Float[np.ndarray, "d"], Any], Exchanges[Any]] | None = None
     round: Callable[[Float[np.ndarray, "d"], Any, Any], Exchanges[tuple[Float[np.ndarray, "d"], Any]]] | None = None
 

@@ -30,7 +30,7 @@ from methods.method import (
     as_tensor,
     momentum_step,
 )
-from methods.samples import Batch, SampleObjective, Slope, sample_batches
+from methods.samples import LOSSES, Batch, SampleObjective, Slope, sample_batches
 from methods.server import Plan, ServerHalf, average_records
 from payloads.record import FloatArray, IntArray, Payload, array
 from payloads.settings import Settings, setting
@@ -121,6 +121,8 @@ LOCAL_SGDM = Method(
     ServerHalf(tell=tell, update=average_records),
     Records(down=SGDMDown, up=LocalMomentum, state=LocalMomentum),
     SGDMSettings,
+    losses=LOSSES,
+    offsets=True,
     taken=SampleGradients(),
     adjusts=True,
     checks=Checks(sites=check_ratio),
@@ -130,5 +132,9 @@ LOCAL_SGDM = Method(
 
 # the class counts of all sites together determine the weights of the ratio loss
 LOCAL_SGDM_RATIO = replace(
-    LOCAL_SGDM, losses=(RATIO_LOSS,), loss=RATIO_LOSS, sends="momentum; class counts of all sites together"
+    LOCAL_SGDM,
+    losses=(RATIO_LOSS,),
+    loss=RATIO_LOSS,
+    offsets=False,
+    sends="momentum; class counts of all sites together",
 )

@@ -27,7 +27,8 @@ class SiteReport(Payload):
 
     # identity: the partition id, and the number of partitions in the site's config
     identity: IntArray = array(2, kind="int")
-    # class counts: the numbers of negatives and positives. Absent from the report of a party in a vertical run.
+    # class counts: the numbers of negatives and positives, or (rows, 0) if the labels are numbers. Absent from the
+    # report of a party in a vertical run.
     class_counts: IntArray | None = array(2, kind="int", optional=True)
     # class counts of the rows held out for evaluation
     held_out_counts: IntArray | None = array(2, kind="int", optional=True)
@@ -39,7 +40,8 @@ class SiteReport(Payload):
     pixel_max: FloatArray | None = array(1, optional=True)
     # the conversion of the site's table to c numbers a row: JSON of a `Preprocessing` that is not yet fitted
     columns: NDArray[np.uint8] | None = array("b", kind="bytes", optional=True)
-    # label values in the site's own file: the negative values, and the positive values (positive-label)
+    # label values in the site's own file: the negative values, and the positive values (positive-label). Both are
+    # absent if the labels are numbers, which never leave the site.
     negative_labels: NDArray[np.uint8] | None = array("e", kind="bytes", optional=True)
     positive_labels: NDArray[np.uint8] | None = array("f", kind="bytes", optional=True)
     # counts of non-missing cells in the training rows, if columns are scaled or filled; 0 if too few to report
@@ -99,15 +101,20 @@ class SiteReport(Payload):
         return self.site_name or label_site(self.partition_id)
 
     @property
+    def has_numbers(self) -> bool:
+        """Whether the labels in the site's own file are numbers."""
+        return self.negative_labels is None and self.positive_labels is None
+
+    @property
     def label_values(self) -> tuple[tuple[str, ...], tuple[str, ...]]:
-        """The label values in the site's own file: the negative and the positive values. Empty if it reports none.
+        """The label values in the site's own file: the negative and the positive values. ((), ()) without label values.
 
         Raises:
             PayloadError: The values are not names, or are too many or too long.
         """
-        labels = (self.negative_labels, self.positive_labels)
-        if self.negative_labels is None and self.positive_labels is None:
+        if self.has_numbers:
             return (), ()
+        labels = (self.negative_labels, self.positive_labels)
         negative, positive = (() if values is None else decode_names(values) for values in labels)
         both = negative + positive
         if not 1 <= len(both) <= MOST_LABELS:

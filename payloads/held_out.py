@@ -3,15 +3,17 @@
 In each exchange a site counts its rows by class and by bin of their score. A site with a least cell (the smallest
 count of rows that may leave it) counts groups of rows instead, each in the bin of its mean score. The first bins are
 fixed. The server computes the edges of finer bins from the counts of all sites, and sends them with the next question.
-No score leaves a site.
+No score leaves a site. If labels are numbers, a site sends sums over its rows instead.
 """
 
 import dataclasses
+from fractions import Fraction
 from typing import Self
 
 import numpy as np
 from numpy.typing import NDArray
 
+from payloads.digit_sums import DIGITS, from_digits, to_digits
 from payloads.handshake import SiteReport
 from payloads.record import FloatArray, IntArray, Payload, PayloadError, array
 
@@ -27,6 +29,8 @@ OF_SETS = (*OF_GROUPS, IMPORTANCE_COUNTS, TEST_IMPORTANCE_COUNTS)
 OF_TEST_ROWS = (TEST_SCORE_COUNTS, TEST_SUBGROUP_COUNTS, TEST_IMPORTANCE_COUNTS)
 EVALUATIONS = (SCORE_COUNTS, TEST_SCORE_COUNTS, *OF_SETS)
 COLUMN = "column"
+# the number of sums in `ErrorDigits`: the fields of `problems.number_metrics.ErrorSums`
+SUMS = 7
 BINS = 2048
 
 
@@ -155,6 +159,48 @@ class SetCounts(Payload):
             raise PayloadError(f"SetCounts.withheld: got {self.withheld.tolist()}, expected 0 to {sites}")
 
 
+@dataclasses.dataclass(frozen=True, eq=False)
+class ErrorDigits(Payload):
+    """The answer of a site whose labels are numbers: sums over its held-out rows, as digits.
+
+    The sums are the fields of `problems.number_metrics.ErrorSums`, which begin with the number of rows.
+    """
+
+    digits: IntArray = array(SUMS * DIGITS, kind="int", combined="total")
+
+    @classmethod
+    def of(cls, sums: list[float]) -> Self:
+        """Write sums over rows as digits.
+
+        Raises:
+            ValueError: A sum is not finite or too large.
+        """
+        return cls(digits=to_digits(sums))
+
+    @property
+    def sums(self) -> list[Fraction]:
+        """The sums."""
+        return from_digits(self.digits)
+
+    def check_rows(self, held_out: IntArray | None) -> None:
+        """Check the sums against the number of the site's held-out rows.
+
+        Args:
+            held_out: As in `ScoreCounts.check_rows`.
+
+        Raises:
+            PayloadError: The number of rows differs, or a sum of squares or absolute values is below 0.
+        """
+        reported = 0 if held_out is None else int(held_out.sum())
+        rows, _, *powers, _, _ = self.sums
+        if rows != reported:
+            raise PayloadError(f"ErrorDigits: sums over {float(rows):g} rows, expected {reported}")
+        if min(powers) < 0:
+            raise PayloadError("ErrorDigits: got a sum of squares or of absolute values below 0")
+
+
+# the records of an evaluation on held-out rows, each with `check_rows`
+HELD_OUT_RECORDS = (ScoreCounts, ErrorDigits)
 REPLIES: dict[str, type[Payload]] = {
     **dict.fromkeys(EVALUATIONS, GroupCounts),
     **dict.fromkeys(OF_SETS, SetCounts),

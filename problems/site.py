@@ -11,6 +11,7 @@ from jaxtyping import Float, Int64, Real
 from torch import Tensor
 
 from problems.data.mapped import allocate
+from problems.data.samples import Samples
 from problems.models import NUMPY_DTYPES
 from problems.randomness import Purpose
 from problems.sampling import EpochSampler, Indices, on_device
@@ -23,13 +24,16 @@ class Site:
     Attributes:
         partition_id: The partition's number, a key of all random streams of the client.
         features: The features, on the device and in the number type of the run.
-        labels: 0.0 or 1.0, on the same device and of the same number type.
-        positives, negatives: The indices of the rows of each class.
+        labels: 0.0 or 1.0, or numbers, on the same device and of the same number type.
+        positives, negatives: The indices of the rows of each class. If labels are numbers, all rows are negatives.
         held_out: The rows on which a client with its own file evaluates models, and does not train. None: no such rows.
         test: The client's test rows, if the held-out rows are validation rows.
         least_cell: The smallest count of rows, other than 0, that may leave a client with its own file.
         subgroups: Of held-out rows, the group of each row in each column of ``subgroups``. None: no such columns.
         columns: The indices of the features of each column. Empty: each feature is a column.
+        offsets: The numbers that are added to the rows' scores, on the same device and of the same number type. None:
+            no offsets.
+        numeric: Whether the labels are numbers.
 
     Example:
         >>> site = Site.from_arrays(0, np.zeros((3, 2)), np.array([0, 1, 0]))
@@ -47,6 +51,8 @@ class Site:
     least_cell: int = 1
     subgroups: Int64[np.ndarray, "n c"] | None = None
     columns: tuple[tuple[int, ...], ...] = ()
+    offsets: Float[Tensor, "n"] | None = None
+    numeric: bool = False
     _samplers: dict[Purpose, tuple[Indices, int, int, EpochSampler]] = field(
         default_factory=dict, init=False, repr=False
     )
@@ -60,15 +66,19 @@ class Site:
         *,
         dtype: torch.dtype = torch.float32,
         device: torch.device | str = "cpu",
+        offsets: Real[np.ndarray, "n"] | None = None,
+        numeric: bool = False,
     ) -> Self:
         """Build a site.
 
         Args:
             partition_id: The partition's number.
             features: The features; on a CPU not copied if they already have this ``dtype``.
-            labels: 0 or 1.
-            dtype: The type of both tensors.
-            device: The device of both tensors.
+            labels: 0 or 1, or numbers.
+            dtype: The type of the tensors.
+            device: The device of the tensors.
+            offsets: The numbers that are added to the rows' scores. None: no offsets.
+            numeric: Whether the labels are numbers.
 
         Raises:
             DataError: See `problems.data.mapped.allocate`.
@@ -77,16 +87,27 @@ class Site:
             partition_id,
             as_tensor(features, dtype, device),
             torch.tensor(labels, dtype=dtype, device=device),
-            np.flatnonzero(labels == 1),
-            np.flatnonzero(labels == 0),
+            np.flatnonzero(labels == 1) if not numeric else np.arange(0),
+            np.flatnonzero(labels == 0) if not numeric else np.arange(len(labels)),
+            offsets=None if offsets is None else torch.tensor(offsets, dtype=dtype, device=device),
+            numeric=numeric,
         )
+
+    @classmethod
+    def of_samples(
+        cls, partition_id: int, samples: Samples, dtype: torch.dtype, device: torch.device | str = "cpu"
+    ) -> Self:
+        """Build a site with the features, labels and offsets of samples; see `from_arrays`."""
+        arrays = samples.features, samples.labels
+        offsets, numeric = samples.offsets, samples.numeric
+        return cls.from_arrays(partition_id, *arrays, dtype=dtype, device=device, offsets=offsets, numeric=numeric)
 
     def __len__(self) -> int:
         return self.labels.shape[0]
 
     @property
     def class_counts(self) -> tuple[int, int]:
-        """The numbers of negatives and of positives."""
+        """The numbers of negatives and of positives; (rows, 0) if the labels are numbers."""
         return len(self.negatives), len(self.positives)
 
     @cached_property
@@ -130,14 +151,19 @@ class Site:
         """
         return self.features.index_select(0, on_device(indices, self.labels.device))
 
-    def samples(self, indices: Int64[np.ndarray, "b"]) -> tuple[Float[Tensor, "b *shape"], Float[Tensor, "b"]]:
-        """Return the features and the labels of some samples.
+    @property
+    def batch(self) -> tuple[Tensor, ...]:
+        """The features and the labels of all samples and, if the site has offsets, the offsets."""
+        return (self.features, self.labels, *(() if self.offsets is None else (self.offsets,)))
+
+    def samples(self, indices: Int64[np.ndarray, "b"]) -> tuple[Tensor, ...]:
+        """Return the features and the labels of some samples and, if the site has offsets, their offsets.
 
         Args:
             indices: The indices of the rows.
         """
         rows = on_device(indices, self.labels.device)
-        return self.features.index_select(0, rows), self.labels.index_select(0, rows)
+        return tuple(part.index_select(0, rows) for part in self.batch)
 
 
 def as_tensor(

@@ -14,10 +14,11 @@ from flwr.common import log
 from flwr.serverapp import Grid
 from flwr.serverapp.strategy import Strategy
 
-from payloads.held_out import REPLIES
+from payloads.held_out import EVALUATIONS, REPLIES, ErrorDigits
 from payloads.record import Payload
 from payloads.settings import Settings, TrainingSettings
 from payloads.wire import NUM_EXAMPLES, PHASE, ROUND, STATE_SINCE, content, model_arrays, model_record
+from problems.objectives.number_losses import NUMBER_LOSSES
 from strategies.rounds.exchange import Exchange
 from strategies.rounds.family import Family
 from strategies.rounds.guards import ExchangeGuard, Steps, surround
@@ -107,7 +108,8 @@ class PayloadStrategy(Family, Strategy):
             config: Scalars for the messages' config.
             phase: The name of the exchange. "": the round's main exchange.
         """
-        up = {**self.phases, **REPLIES}[phase] if phase else self.up_type
+        held_out = dict.fromkeys(EVALUATIONS, ErrorDigits) if self.loss in NUMBER_LOSSES else REPLIES
+        up = {**self.phases, **held_out}[phase] if phase else self.up_type
         scalars = {**(config or {}), **self.extra_config, ROUND: server_round, **({PHASE: phase} if phase else {})}
         if since := int(self.states.since[0]):
             scalars[STATE_SINCE] = since

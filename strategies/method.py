@@ -83,7 +83,7 @@ class MethodStrategy(PayloadStrategy):
             server_round: The round. 0: before round 1.
         """
         counts, names = self.roster.class_counts, self.roster.site_names
-        return Plan(server_round, self.training, self.settings, self.loss, counts, self.layout, names)
+        return Plan(server_round, self.training, self.settings, self.loss, counts, self.layout, names, self.columns)
 
     def replies(self, replies: list[Reply]) -> Replies[Any]:
         """Convert the good replies of a round or a phase to the method's form. Replies of a phase carry no model."""
@@ -198,6 +198,12 @@ class MethodStrategy(PayloadStrategy):
 
     def output(self, server_round: int, arrays: list[FloatArray]) -> list[FloatArray]:
         return [self.method.server.output(arrays[0], self.plan(server_round)), *arrays[1:]]
+
+    def ended(self) -> str:
+        return self.method.server.ended(self.state)
+
+    def results(self, server_round: int) -> dict[str, Any]:
+        return self.method.server.results(self.state, self.plan(server_round))
 
     def views(self) -> dict[str, list[FloatArray]]:
         return self.method.server.views(self.state)

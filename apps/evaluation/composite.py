@@ -12,7 +12,8 @@ from flwr.common import log
 from numpy.typing import NDArray
 from torch import Tensor
 
-from apps.evaluation.models import ModelEvaluator, RowEvaluation, ScoreEvaluator
+from apps.evaluation.models import ModelEvaluator, RowEvaluation
+from apps.evaluation.networks import NetworkEvaluator
 from apps.run_config.algorithm import Evaluator, RunConfig
 from apps.run_config.settings import ConfigError
 from methods.penalised import CompositeSettings
@@ -139,7 +140,7 @@ class CompositeEvaluation(RowEvaluation):
     def of_model(self, config: RunConfig, model: FlatModel, data: FederatedData, rows: Samples) -> Evaluator:
         return CompositeEvaluator(config, model, data, rows)
 
-    def of_scores(self, config: RunConfig, scored: ScoreEvaluator) -> Evaluator:
+    def of_scores(self, config: RunConfig, scored: NetworkEvaluator) -> Evaluator:
         scored.layout = scored.model.layout
         penalty_terms(config, scored.layout)  # refuses a penalty that does not fit the model
         scored.count_nonzeros = True

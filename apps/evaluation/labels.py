@@ -30,6 +30,9 @@ def describe_labels(
         samples: The form of the samples, with the positive and the negative labels.
         class_counts: Each client's number of negative and positive training rows.
     """
+    if spec.has_numbers:
+        offset = f", with the offset in column {spec.offset_column!r}" if spec.offset_column else ""
+        return [f"labels: numbers of column {spec.labels_in!r}{offset}; {class_counts.sum():,} training rows"]
     if samples is None or not (samples.positive_labels or samples.negative_labels):
         return []
     negatives, positives = class_counts.sum(axis=0).tolist()

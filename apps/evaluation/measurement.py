@@ -11,6 +11,7 @@ from typing import Any
 from apps.evaluation.after import IMPORTANCE, SUBGROUPS, describe_groups, describe_importance
 from apps.evaluation.bounded import BoundWatch
 from apps.evaluation.models import RowEvaluation, ScoreEvaluator
+from apps.evaluation.networks import add_errors
 from apps.evaluation.selection import Choice, measure
 from apps.evaluation.sets import column_names, sets_of_run
 from apps.evaluation.site_figures import ROUND_FIGURES, describe, describe_round, has_probabilities
@@ -77,7 +78,10 @@ class Measurement:
         threshold = self.choice.threshold
         edges = codes([threshold["score"]]).tolist() if test and threshold else []
         return evaluation.of_sites(
-            config, strategy.schema, lambda x: strategy.count_scores(self.server_round, x, phase, edges)
+            config,
+            strategy.schema,
+            lambda x: strategy.count_scores(self.server_round, x, phase, edges),
+            lambda x: add_errors(strategy, self.server_round, x, phase),
         )
 
     def models(self, server_round: int, arrays: list[FloatArray]) -> dict[str, list[FloatArray]]:

@@ -12,6 +12,9 @@ SHOWN = (
     "pauc_fpr30",
     "pauc_fpr50",
     "rmse",
+    "mae",
+    "r2",
+    "deviance",
     "grad_phi_sq",
     "optimality",
     "suboptimality",
@@ -29,6 +32,8 @@ LOWER = (
     "stationarity",
     "nonzeros",
     "rmse",
+    "mae",
+    "deviance",
     "training_seconds",
 )
 # Log formats of metrics that are not of order one.

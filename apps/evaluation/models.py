@@ -12,10 +12,12 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
+from apps.evaluation.networks import AddErrors, NetworkEvaluator, SumEvaluator, format_of
 from apps.run_config.algorithm import Evaluator, RunConfig
 from apps.run_config.settings import ConfigError
 from apps.sites import resources
-from apps.sites.rows import format_of, server_samples
+from apps.sites.cells import check_outcomes
+from apps.sites.rows import server_samples
 from methods.sgdm import SGDMSettings
 from payloads.record import FloatArray
 from payloads.settings import Settings
@@ -26,7 +28,7 @@ from problems.metrics import accuracy, binary_metrics
 from problems.minimax import AUC_SCORE, SADDLES, SYNTHETIC_PL
 from problems.minimax.auc import best_saddle, saddle_value
 from problems.models import FlatModel
-from problems.models.networks import network_names
+from problems.number_metrics import number_metrics
 from problems.objectives.classification import RATIO_LOSS, SAMPLE_LOSSES, ratio_loss, ratio_weights
 from problems.objectives.pairwise import make_objective, pairwise_score
 from problems.objectives.scores import score_of
@@ -38,7 +40,7 @@ from strategies.rounds.schema import Schema
 CountScores = Callable[[list[FloatArray]], Tally]
 
 
-class ScoreEvaluator(Evaluator):
+class ScoreEvaluator(NetworkEvaluator):
     """Metrics of a network from its scores of labelled rows; see `problems.metrics.binary_metrics`.
 
     ``loss`` is the run's objective on these rows:
@@ -51,17 +53,10 @@ class ScoreEvaluator(Evaluator):
     scores changes the accuracy but not the loss.
 
     Attributes:
-        count_nonzeros: Whether ``nonzeros``, the number of parameters other than zero, is a metric too.
         score_range: The smallest and the largest score of the newest model, and the number of scores.
     """
 
-    count_nonzeros = False
     score_range: tuple[float, float, int] | None = None
-
-    def __init__(self, config: RunConfig, model: FlatModel) -> None:
-        self.config = config
-        self.model = model
-        self.summary = f"model {config.run.model}: {model.dim} parameters"
 
     @abstractmethod
     def scores(self, arrays: Sequence[FloatArray]) -> tuple[NDArray[np.int8], torch.Tensor]:
@@ -71,33 +66,18 @@ class ScoreEvaluator(Evaluator):
             The labels (n,), 1 for positive, and the logits (n,).
         """
 
-    def start(self) -> list[FloatArray]:
-        return self.model.arrays()
-
-    def start_from(self, tensors: Mapping[str, torch.Tensor]) -> list[FloatArray]:
-        names = network_names(self.model.module)
-        state = {name: tensors[short] for name, short in names.items() if short in tensors}
-        # the module's parameters are views of the model's flat vectors, so this also sets the vectors
-        self.model.module.load_state_dict(state, strict=False)
-        return self.model.arrays()
-
     def __call__(self, arrays: Sequence[FloatArray]) -> dict[str, float]:
         labels, logits = self.scores(arrays)
         scores = logits.cpu().numpy()
         if not torch.isfinite(logits).all():
-            steps = self.config.algorithm.strategy.steps()
-            raise ValueError(f"the global model's test scores are not finite: the run has diverged; lower {steps}")
+            raise self.explain_divergence()
         self.score_range = (float(scores.min()), float(scores.max()), len(scores))
         metrics = {
             **binary_metrics(labels, scores),
             "accuracy": accuracy(labels, scores, 0.0),
             "loss": self.loss(logits, torch.tensor(labels == 1, device=logits.device)),
         }
-        return {**metrics, "nonzeros": float(np.count_nonzero(arrays[0]))} if self.count_nonzeros else metrics
-
-    def name_arrays(self, arrays: Sequence[FloatArray]) -> dict[str, Any]:
-        names = network_names(self.model.module)
-        return {names[name]: value for name, value in self.model.name_arrays(arrays).items()}
+        return metrics | self.nonzeros(arrays)
 
     def loss(self, logits: torch.Tensor, positive: torch.Tensor) -> float:
         """Return the run's objective on the test rows.
@@ -135,7 +115,7 @@ class ScoreEvaluator(Evaluator):
 
 
 class ModelEvaluator(ScoreEvaluator):
-    """Metrics of a network on test samples (n, *shape)."""
+    """Metrics of a network on test samples (n, *shape), whose labels are classes or numbers."""
 
     def __init__(self, config: RunConfig, model: FlatModel, test: Samples) -> None:
         super().__init__(config, model)
@@ -143,10 +123,31 @@ class ModelEvaluator(ScoreEvaluator):
         self.labels = test.labels
         self.sites = test.sites
         self.subgroups = test.subgroups
+        self.numeric = test.numeric
+        self.offsets = None if test.offsets is None else torch.tensor(test.offsets, device=model.device)
+
+    def __call__(self, arrays: Sequence[FloatArray]) -> dict[str, float]:
+        if not self.numeric:
+            return super().__call__(arrays)
+        scores = self.predict(arrays).cpu().numpy()
+        try:
+            metrics = number_metrics(self.config.training.loss, self.labels, scores)
+        except ValueError as error:
+            raise self.explain_divergence() from error
+        return metrics | self.nonzeros(arrays)
+
+    def predict(self, arrays: Sequence[FloatArray]) -> torch.Tensor:
+        """Return the scores of the rows (n,), with their offsets.
+
+        Args:
+            arrays: The arrays of a model.
+        """
+        self.model.load(arrays)
+        scores = self.model.predict(self.features)
+        return scores if self.offsets is None else scores + self.offsets
 
     def scores(self, arrays: Sequence[FloatArray]) -> tuple[NDArray[np.int8], torch.Tensor]:
-        self.model.load(arrays)
-        logits = self.model.predict(self.features)
+        logits = self.predict(arrays)
         if self.config.evaluation.counts:
             self.tally = Tally.of_rows(self.labels, logits.cpu().numpy(), self.sites)
         return self.labels, logits
@@ -215,6 +216,8 @@ class RowEvaluation:
             DataError: The data cannot be loaded.
         """
         data = resources.federated_data(config.data, num_clients)
+        for rows in (data.test, data.evaluated):
+            check_outcomes(config, rows)
         evaluator = self.of_data(config, data, test=test)
         evaluator.columns, evaluator.sample_format = data.columns, data.sample_format
         evaluator.notes, evaluator.groups = tuple(filter(None, (data.grouping,))), data.subgroups
@@ -236,7 +239,9 @@ class RowEvaluation:
             return ProblemEvaluator(config, data.train if config.training.loss == SYNTHETIC_PL else rows)
         return self.of_model(config, resources.new_model(config, data.input_shape), data, rows)
 
-    def of_sites(self, config: RunConfig, schema: Schema, count_scores: CountScores) -> Evaluator:
+    def of_sites(
+        self, config: RunConfig, schema: Schema, count_scores: CountScores, sum_errors: AddErrors
+    ) -> Evaluator:
         """Return the evaluator of a run whose sites read their own files.
 
         It uses the server's test file, if ``data-dir`` names one, and otherwise the sites' held-out rows.
@@ -245,6 +250,7 @@ class RowEvaluation:
             config: The run config.
             schema: The schema that the sites' files share.
             count_scores: Function that lets the sites count the scores of their held-out rows.
+            sum_errors: Function that lets the sites add up the errors on these rows, if labels are numbers.
 
         Raises:
             ConfigError: A minimax problem has no test file.
@@ -258,10 +264,14 @@ class RowEvaluation:
             evaluator: Evaluator = ProblemEvaluator(config, test)
         else:
             model = resources.new_model(config, schema.shape)
-            evaluator = self.of_scores(
-                config,
-                HeldOutEvaluator(config, model, count_scores) if test is None else ModelEvaluator(config, model, test),
-            )
+            scored: NetworkEvaluator
+            if test is not None:
+                scored = ModelEvaluator(config, model, test)
+            elif config.data.has_numbers:
+                scored = SumEvaluator(config, model, sum_errors)
+            else:
+                scored = HeldOutEvaluator(config, model, count_scores)
+            evaluator = self.of_scores(config, scored)
         evaluator.columns, evaluator.sample_format = schema.preprocessing, format_of(config, schema)
         evaluator.groups = check_subgroups(config.data)
         return evaluator
@@ -279,7 +289,7 @@ class RowEvaluation:
         """
         return ModelEvaluator(config, model, rows)
 
-    def of_scores(self, config: RunConfig, scored: ScoreEvaluator) -> Evaluator:
+    def of_scores(self, config: RunConfig, scored: NetworkEvaluator) -> Evaluator:
         """Return a network's evaluator if the clients' rows stay at the sites.
 
         Args:

@@ -154,6 +154,9 @@ class EvaluationSettings(Settings):
                     f"{none}, since the parties keep their parts of the model, so the server has no model",
                 )
                 raise ConfigError(key, got=got, allowed=allowed, hint=f"remove {key}")
+            if needs_scores and spec.has_numbers:
+                allowed = f"{none}, since with label-type 'number' rows have no classes"
+                raise ConfigError(key, got=repr(value), allowed=allowed, hint=f"remove {key}")
             if needs_scores and not scored:
                 got, allowed = (
                     f"{value!r} with loss {training.loss!r}",

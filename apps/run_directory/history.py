@@ -186,6 +186,7 @@ def _training_rows(config: RunConfig, roster: Roster) -> list[dict[str, int]] | 
     if not config.algorithm.strategy.counts_samples or config.data.dataset in UNLABELLED:
         return None
     return [
-        {"partition": partition, "rows": negatives + positives, "positives": positives}
+        {"partition": partition, "rows": negatives + positives}
+        | ({} if config.data.has_numbers else {"positives": positives})
         for partition, (negatives, positives) in enumerate(roster.class_counts.tolist())
     ]

@@ -35,7 +35,8 @@ def record_data(data: FederatedData) -> Record:
     """Return the fingerprint of a data set that the server has, with its parts in the clients' order."""
     held_out = [data.test, *([] if data.validation is None else [data.validation])]
     parts = [*map(data.client, range(data.num_clients)), *held_out]
-    content = _hash([digest_rows(part.features, part.labels, [range(len(part))]) for part in parts])
+    digests = [digest_rows(part.features, part.labels, [range(len(part))], offsets=part.offsets) for part in parts]
+    content = _hash(digests)
     names = () if data.columns is None else data.columns.names
     totals = [data.train, *held_out]
     classes = [count for part in totals for count in (len(part.negatives), len(part.positives))]

@@ -10,10 +10,13 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from apps.run_config.algorithm import RunConfig
 from apps.run_config.settings import Scalar
 from apps.sites.settings import SiteConfig
-from problems.data import DataError, SiteRows
+from problems.data import DataError, Samples, SiteRows
+from problems.data.outcomes import check_counts
 from problems.least_cell import is_small
+from problems.objectives.number_losses import POISSON
 
 LEAST = "least-cell"
 
@@ -47,6 +50,20 @@ def check_classes(rows: SiteRows, least: int) -> None:
             allowed=f"no rows of a class, or at least {least} ({LEAST} of the site's settings)",
             hint=f"add rows, or let the site's owner set {LEAST} to 1",
         )
+
+
+def check_outcomes(config: RunConfig, rows: SiteRows | Samples) -> None:
+    """Check that labels that are numbers fit the run's loss.
+
+    Args:
+        config: The run config.
+        rows: The rows.
+
+    Raises:
+        DataError: The loss is for counts, and a label is below 0.
+    """
+    if rows.numeric and config.training.loss == POISSON:
+        check_counts(rows.labels.astype(np.float64), config.data.labels_in)
 
 
 def held_out_counts(rows: SiteRows, indices: NDArray[np.int64], least: int) -> NDArray[np.int64]:

@@ -112,7 +112,7 @@ def federated_data(spec: DataSpec, num_clients: int) -> FederatedData:
 @lru_cache(maxsize=65536)
 def _site(spec: DataSpec, num_clients: int, partition_id: int, dtype: torch.dtype, device: torch.device) -> Site:
     samples = _federated_data(spec, num_clients).client(partition_id)
-    return Site.from_arrays(partition_id, samples.features, samples.labels, dtype=dtype, device=device)
+    return Site.of_samples(partition_id, samples, dtype, device)
 
 
 def site(config: RunConfig, num_clients: int, partition_id: int) -> Site:

@@ -21,13 +21,20 @@ from numpy.typing import NDArray
 
 from apps.run_config.algorithm import Held, RunConfig, Sites
 from apps.run_config.settings import ConfigError
-from apps.sites.cells import check_classes, common_labels, describe_left_out, held_out_counts, least_cell
+from apps.sites.cells import (
+    check_classes,
+    check_outcomes,
+    common_labels,
+    describe_left_out,
+    held_out_counts,
+    least_cell,
+)
 from apps.sites.resources import device_of, dtype_of, federated_data, get_trainee, site
 from apps.sites.settings import DIALECT, SiteConfig
 from clients.base import Site, Trained
 from payloads.handshake import LONGEST_LABEL, MOST_LABELS, Scaling, SiteReport, encode_name, encode_names
 from payloads.site_names import fit_names, label_site
-from problems.data import OWN, DataError, DataSpec, Preprocessing, SampleFormat, Samples, SiteRows, read_own
+from problems.data import OWN, DataError, DataSpec, Preprocessing, Samples, SiteRows, read_own
 from problems.data.agreement import Agreed
 from problems.data.dialect import Dialect
 from problems.data.own import feature_columns
@@ -126,7 +133,7 @@ def own_report(rows: SiteRows, partition_id: int, num_partitions: int, least: in
     """
     statistics = rows.statistics(least)
     _check_labels(rows)
-    negative, positive = common_labels(rows, least)
+    negative, positive = map(encode_names, common_labels(rows, least))
     names = ("counts", "means", "variances", "quantiles")
     reported = {} if statistics is None else {name: getattr(statistics, name) for name in names}
     return SiteReport(
@@ -137,8 +144,8 @@ def own_report(rows: SiteRows, partition_id: int, num_partitions: int, least: in
         shape=np.array(rows.shape, dtype=np.int64),
         pixel_max=None if rows.pixel_max is None else np.array([rows.pixel_max]),
         columns=None if rows.preprocessing is None else encode_columns(rows.preprocessing),
-        negative_labels=encode_names(negative),
-        positive_labels=encode_names(positive),
+        negative_labels=None if rows.numeric else negative,
+        positive_labels=None if rows.numeric else positive,
         least_cell=np.array([least]),
         **reported,
     )
@@ -151,6 +158,8 @@ def encode_columns(preprocessing: Preprocessing) -> NDArray[np.uint8]:
 
 def _check_labels(rows: SiteRows) -> None:
     """Raise DataError if label values, which are sent to the server, are so many or so long that they may be names."""
+    if rows.numeric:
+        return
     values = sum(rows.label_values, ())
     max_values = min(MOST_LABELS, max(2, len(rows.labels) // 2))
     if len(values) > max_values or max(map(len, values)) > LONGEST_LABEL:
@@ -184,8 +193,9 @@ def server_samples(config: RunConfig, schema: Schema) -> Samples:
         got, allowed = f"cells of kind {clash[0].kind!r}", f"cells of kind {clash[1].kind!r}, as at the sites"
         hint = "write the column in the same way as the sites"
         raise DataError(f"data-dir: column {clash[0].column!r}", got=got, allowed=allowed, hint=hint)
+    check_outcomes(config, rows)
     for name, count in zip(("negative", "positive"), rows.class_counts(rows.test_rows), strict=True):
-        if not count:
+        if not count and not rows.numeric:
             got = f"{config.data.data_dir}, which has no {name} row"
             allowed = "rows of both classes, which the metrics need"
             hint = "set positive-label, or set data-dir to a file with both classes"
@@ -201,15 +211,6 @@ def _find_scales(scaling: Scaling | None) -> Agreed | None:
     return Agreed(
         **{name: array if array.dtype == bool else array.astype(np.float64) for name, array in arrays.items()}
     )
-
-
-def format_of(config: RunConfig, schema: Schema) -> SampleFormat:
-    """Return the form of the samples in the sites' files."""
-    # None for npz: such a file may contain pixels or other numbers, and a site's report does not distinguish them
-    pixels = (
-        None if config.data.dataset == "npz" else config.data.dataset == "image-folder" and schema.pixel_max is None
-    )
-    return SampleFormat(schema.shape, pixels, schema.negative_labels, schema.positive_labels, schema.pixel_max)
 
 
 def _read(file: Path, spec: DataSpec, partition_id: int | None) -> SiteRows:
@@ -247,8 +248,7 @@ class _Same(NamedTuple):
 @lru_cache(maxsize=64)
 def _site(rows: SiteRows, partition_id: int, same: _Same, dtype: torch.dtype, device: torch.device, least: int) -> Site:
     def part(indices: NDArray[np.int64], min_rows: int = 1) -> Site:
-        samples = rows.samples(indices, same.agreed, min_rows)
-        return Site.from_arrays(partition_id, samples.features, samples.labels, dtype=dtype, device=device)
+        return Site.of_samples(partition_id, rows.samples(indices, same.agreed, min_rows), dtype, device)
 
     def held_out(indices: NDArray[np.int64]) -> Site | None:
         codes = None if rows.subgroups is None else rows.subgroups[indices]
@@ -292,11 +292,13 @@ class RowSites(Sites):
             for line in describe_left_out(rows, least):
                 log(INFO, "%s: %s", label, line)
             try:
+                check_outcomes(config, rows)
                 return own_report(rows, *partition, least)
             except DataError as error:
                 raise error.at(label) from error
         data = federated_data(config.data, partition[1])
         samples = data.client(partition[0])  # no tensors before a site trains
+        check_outcomes(config, samples)
         counts = np.array([len(samples.negatives), len(samples.positives)])
         names = fit_names(data.site_names)
         name = encode_name(names[partition[0]]) if names else None

@@ -84,6 +84,8 @@ class DataTable(Settings):
     )
     dataset: str | None = setting(_FIXES)
     label_column: str | None = setting(_FIXES)
+    label_type: str | None = setting(_FIXES)
+    offset_column: str | None = setting(_FIXES)
     positive_label: str | None = setting(_FIXES)
     feature_columns: str | None = setting(_FIXES)
     drop_columns: str | None = setting(_FIXES)

@@ -10,7 +10,7 @@ from dataclasses import dataclass, replace
 from itertools import pairwise
 
 import numpy as np
-from jaxtyping import Bool, Float32, Float64, Int64
+from jaxtyping import Bool, Float, Float64, Int64
 
 from problems.data.preprocessing import MARKS, Feature, Preprocessing, Transform, shape
 from problems.data.quantiles import FEWEST_ROWS, GROUPS, LEVELS, choose_borders, cuts, has_tails, merge, sketch
@@ -105,14 +105,20 @@ class Encoded:
     preprocessing: Preprocessing
     values: Float64[np.ndarray, "n c"]
 
-    def features(self, train_rows: Int64[np.ndarray, "train"]) -> tuple[Float32[np.ndarray, "n f"], Preprocessing]:
+    def features(
+        self, train_rows: Int64[np.ndarray, "train"], *, precise: bool = False
+    ) -> tuple[Float[np.ndarray, "n f"], Preprocessing]:
         """Fit the preprocessing to the training rows; return the features of all rows, and the fitted preprocessing.
+
+        Args:
+            train_rows: The indices of the training rows.
+            precise: Whether features are float64, not float32.
 
         Raises:
             DataError: See `agree`.
         """
         fitted = fit_alone(self.preprocessing, self.values[train_rows])
-        return fitted.apply(self.values), fitted
+        return fitted.transform(self.values) if precise else fitted.apply(self.values), fitted
 
 
 def measure(

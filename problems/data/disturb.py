@@ -3,6 +3,7 @@
 Fractions are exact decimal numbers, not floats: 0.3 of 10 is 3 and not 2.
 """
 
+from collections.abc import Sequence
 from fractions import Fraction
 
 import numpy as np
@@ -15,7 +16,11 @@ from problems.randomness import stream
 
 
 def split(
-    labels: Int8[np.ndarray, "n"], test_fraction: float, seed: int, groups: Int64[np.ndarray, "n"] | None = None
+    labels: Int8[np.ndarray, "n"],
+    test_fraction: float,
+    seed: int,
+    groups: Int64[np.ndarray, "n"] | None = None,
+    classes: Sequence[int] = (0, 1),
 ) -> tuple[Int64[np.ndarray, "train"], Int64[np.ndarray, "test"]]:
     """Draw a data set's test rows: max(1, round(test_fraction * size)) of each class.
 
@@ -24,6 +29,7 @@ def split(
         test_fraction: The share of test rows, in (0, 1).
         seed: The run's seed.
         groups: The group of each row. Groups stay whole, so the counts are approximate. None: no groups.
+        classes: The labels that must be on both sides: (0,) if the labels are numbers, and all rows have the label 0.
 
     Returns:
         The training rows and the test rows, both ascending.
@@ -31,14 +37,17 @@ def split(
     Raises:
         DataError: A class has too few rows, or groups, for both parts.
     """
-    for label in (0, 1):
+    for label in classes:
         size = int((labels == label).sum())
         if size < 2:
             got = f"{size} {'positive' if label else 'negative'}"
             allowed = "at least one row of each class for the training set and one for the test set"
-            raise DataError("labels", got=got, allowed=allowed, hint="change positive-label, or add rows")
+            hint = "change positive-label, or add rows"
+            if len(classes) == 1:
+                got, allowed, hint = f"{size} rows", "two rows or more, to train and to test", "add rows"
+            raise DataError("labels", got=got, allowed=allowed, hint=hint)
     if groups is not None:
-        check_classes(labels.astype(np.int64), groups)
+        check_classes(labels.astype(np.int64), groups, classes)
     return _split_classes(labels, test_fraction, stream(seed, "test split"), groups)
 
 

@@ -2,6 +2,7 @@
 
 import operator
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -96,7 +97,7 @@ class FederatedData:
             allowed = f"0 to {self.num_clients - 1}, since there are {self.num_clients} clients"
             raise DataError("client", got=index, allowed=allowed, hint="choose the number of a client")
         rows = slice(self._ends[index], self._ends[index + 1])
-        samples = Samples(self.train.features[rows], self.train.labels[rows])
+        samples = self.train.select(rows)
         if self._spec.client_shift == 0.0:
             return samples
         if index not in self._shifted:
@@ -108,7 +109,7 @@ class FederatedData:
                 self._spec.client_shift_std,
                 self._spec.seed,
             )
-            self._shifted[index] = Samples(features, samples.labels)
+            self._shifted[index] = replace(samples, features=features)
         return self._shifted[index]
 
     def __repr__(self) -> str:
@@ -169,20 +170,25 @@ def load_rows(spec: DataSpec, num_clients: int, raw: Raw | None = None) -> Feder
     if spec.dataset == SPARSE_LOGISTIC:
         return _sparse_logistic(spec, num_clients)
     source = read(spec)
-    marked = positive_classes(source.classes, spec.positive_label or DEFAULT_POSITIVE.get(spec.dataset, ""))
-    labels = marked[source.codes].astype(np.int8)
-    check_both_classes(labels, "the data set", source.classes)
+    marked = np.zeros(0, dtype=bool)
+    if source.numbers is None:
+        marked = positive_classes(source.classes, spec.positive_label or DEFAULT_POSITIVE.get(spec.dataset, ""))
+        labels = marked[source.codes].astype(np.int8)
+        check_both_classes(labels, "the data set", source.classes)
+    else:
+        labels = np.zeros(len(source), dtype=np.int8)  # rows with numbers are divided like rows of a single class
     rows_of = split_rows(spec, source, labels)
     train_rows = rows_of.train
 
     def check(encoded: Any) -> None:
         warn_of_rows(encoded, labels, source.codes, train_rows, source.sites)
 
-    take: Callable[..., Any] = take_float32 if raw is None else operator.getitem
+    take: Callable[..., Any] = partial(take_float32, precise=spec.precise) if raw is None else operator.getitem
     if raw is not None:
         features, columns = raw(source.encode(train_rows))
     else:
-        features, columns = source.features(train_rows, check, rows_of.test if spec.test_sites else None)
+        tested = rows_of.test if spec.test_sites else None
+        features, columns = source.features(train_rows, check, tested, precise=spec.precise)
         check_finite(features)
     sites, site_names = rows_of.sites, rows_of.site_names
     if sites is not None:
@@ -209,19 +215,27 @@ def load_rows(spec: DataSpec, num_clients: int, raw: Raw | None = None) -> Feder
 
     clients = clients_of(spec, sites, num_clients)
 
-    def samples_of(indices: Int64[np.ndarray, "some"]) -> Samples:
-        codes = source.subgroup_codes
-        own = None if clients is None else clients[indices]
-        groups = None if codes is None else codes[indices]
-        return Samples(take(features, indices), labels[indices], own, groups)
+    numbers, offsets, codes = source.numbers, source.offsets, source.subgroup_codes
 
+    def samples_of(indices: Int64[np.ndarray, "some"], own: Int8[np.ndarray, "some"]) -> Samples:
+        return Samples(
+            take(features, indices),
+            own if numbers is None else numbers[indices],
+            None if clients is None else clients[indices],
+            subgroups=None if codes is None else codes[indices],
+            offsets=None if offsets is None else offsets[indices],
+            numeric=numbers is not None,
+        )
+
+    train, test = rows[order], rows_of.test
+    validation = rows_of.validation
     return FederatedData(
-        train=Samples(take(features, rows[order]), train_labels[order]),
-        test=samples_of(rows_of.test),
+        train=replace(samples_of(train, train_labels[order]), sites=None, subgroups=None),
+        test=samples_of(test, labels[test]),
         sizes=[len(part) for part in parts],
         spec=spec,
         columns=columns and columns.with_labels(np.array(source.classes)[marked].tolist()),
-        validation=None if rows_of.validation is None else samples_of(rows_of.validation),
+        validation=None if validation is None else samples_of(validation, labels[validation]),
         sample_format=None if raw is not None else SampleFormat.of(features, source.classes, marked, source.pixel_max),
         notes=(*source.notes, *rows_of.notes),
         grouping=grouping,

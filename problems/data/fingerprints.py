@@ -6,7 +6,7 @@ from dataclasses import asdict, dataclass
 from typing import Any, Self
 
 import numpy as np
-from jaxtyping import Int8, Int64, Shaped
+from jaxtyping import Float64, Int8, Int64, Shaped
 
 from problems.data.spec import DataError
 
@@ -61,9 +61,10 @@ class Fingerprint:
 
 def digest_rows(
     features: Shaped[np.ndarray, "n *shape"],
-    labels: Int8[np.ndarray, "n"],
+    labels: Int8[np.ndarray, "n"] | Float64[np.ndarray, "n"],
     parts: Sequence[Int64[np.ndarray, "_"] | range],
     key: bytes = b"",
+    offsets: Float64[np.ndarray, "n"] | None = None,
 ) -> str:
     """Return a digest of the rows, which depends on their order.
 
@@ -72,12 +73,15 @@ def digest_rows(
         labels: The labels of all rows.
         parts: The indices of the rows of each part, such as the training and the test rows.
         key: A secret of at most 64 bytes without which the digest cannot be computed. b"": no secret.
+        offsets: The offsets of all rows. None: no offsets.
     """
     whole = hashlib.blake2b(digest_size=DIGEST_BYTES, key=key)
     for part in parts:
         whole.update(b"%d rows of %s;" % (len(part), str((features.dtype, features.shape[1:])).encode()))
         for row in part:
-            whole.update(features[row].tobytes() + bytes([int(labels[row])]))
+            whole.update(features[row].tobytes() + labels[row].tobytes())
+        if offsets is not None:
+            whole.update(offsets[np.asarray(part, dtype=np.int64)].tobytes())
     return whole.hexdigest()
 
 

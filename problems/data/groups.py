@@ -183,18 +183,28 @@ def split_groups(
     return np.flatnonzero(~out), np.flatnonzero(out)
 
 
-def check_classes(labels: Int64[np.ndarray, "n"], groups: Int64[np.ndarray, "n"]) -> None:
+def check_classes(
+    labels: Int64[np.ndarray, "n"], groups: Int64[np.ndarray, "n"], classes: Sequence[int] = (0, 1)
+) -> None:
     """Check that each class has rows in at least two groups, one for training and one for testing.
+
+    Args:
+        labels: The rows' labels.
+        groups: The group of each row.
+        classes: The labels to check. (0,) if the labels are numbers, and all rows have the label 0.
 
     Raises:
         DataError: A class has fewer groups; names the class.
     """
-    for label, name in enumerate(("negative", "positive")):
+    for label in classes:
+        name = ("negative", "positive")[label]
         number = len(np.unique(groups[labels == label]))
         if number < 2:
-            got = f"{number} group{'s' * (number != 1)} with {name} rows"
+            rows = f" with {name} rows" if len(classes) > 1 else ""
+            got = f"{number} group{'s' * (number != 1)}{rows}"
             allowed = "at least two groups, one for the training set and one for the test set"
-            raise DataError(_KEY, got=got, allowed=allowed, hint="set positive-label, or add groups")
+            hint = "set positive-label, or add groups" if len(classes) > 1 else "add groups"
+            raise DataError(_KEY, got=got, allowed=allowed, hint=hint)
 
 
 def partition_groups(

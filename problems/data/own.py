@@ -29,7 +29,7 @@ class SiteRows:
 
     Attributes:
         features: Floats, or uint8 pixels; for a table the encoded numbers, NaN for a missing cell.
-        labels: The rows' labels, 0 or 1.
+        labels: The rows' labels: 0 or 1, or numbers.
         train_rows, test_rows: The indices of the training rows and of the test rows, ascending.
         validation_rows: The indices of the validation rows, ascending; None without validation rows.
         notes: Lines for the site's log about the reading of the rows.
@@ -38,10 +38,13 @@ class SiteRows:
         label_rows: The number of rows with each of these labels.
         subgroups: The group of each row in each column of ``subgroups``; None without them.
         preprocessing: A table's preprocessing, not yet fitted; else None.
+        precise: Whether features keep 64 bits.
+        offsets: The numbers of ``offset-column``; None without this column.
+        numeric: Whether the labels are numbers. `label_values` is then empty, and all rows count as negatives.
     """
 
     features: Shaped[np.ndarray, "n *shape"]
-    labels: Int8[np.ndarray, "n"]
+    labels: Int8[np.ndarray, "n"] | Float64[np.ndarray, "n"]
     train_rows: Int64[np.ndarray, "train"]
     test_rows: Int64[np.ndarray, "test"]
     label_values: tuple[tuple[str, ...], tuple[str, ...]]
@@ -51,6 +54,9 @@ class SiteRows:
     pixel_max: float | None = None
     label_rows: tuple[tuple[int, ...], tuple[int, ...]] = ((), ())
     subgroups: Int64[np.ndarray, "n c"] | None = None
+    precise: bool = False
+    offsets: Float64[np.ndarray, "n"] | None = None
+    numeric: bool = False
 
     @property
     def evaluated_rows(self) -> Int64[np.ndarray, "evaluated"]:
@@ -63,8 +69,8 @@ class SiteRows:
         return tuple(self.features.shape[1:])
 
     def class_counts(self, rows: Int64[np.ndarray, "some"]) -> tuple[int, int]:
-        """Return the numbers of negatives and of positives among the rows."""
-        positives = int(self.labels[rows].sum())
+        """Return the numbers of negatives and of positives among the rows; (rows, 0) if the labels are numbers."""
+        positives = 0 if self.numeric else int(self.labels[rows].sum())
         return len(rows) - positives, positives
 
     def statistics(self, least_cell: int = 1) -> Statistics | None:
@@ -113,13 +119,25 @@ class SiteRows:
             DataError: Features are not finite, or ``agreed`` is missing or does not fit the columns.
         """
         if self.preprocessing is None:
-            features = take_float32(self.features, rows)
+            features = take_float32(self.features, rows, precise=self.precise)
         else:
             values = self._coarsen(self.features[rows], min_rows)
             check_finite(np.nan_to_num(values, nan=0.0, posinf=np.inf, neginf=-np.inf))
-            features = as_float32(_fit(self.preprocessing, agreed).apply(values))
+            fitted = _fit(self.preprocessing, agreed)
+            features = fitted.transform(values) if self.precise else as_float32(fitted.apply(values))
         check_finite(features)
-        return Samples(features, self.labels[rows], subgroups=None if self.subgroups is None else self.subgroups[rows])
+        subgroups = None if self.subgroups is None else self.subgroups[rows]
+        offsets = None if self.offsets is None else self.offsets[rows]
+        return Samples(features, self.labels[rows], subgroups=subgroups, offsets=offsets, numeric=self.numeric)
+
+    def _coarsen(self, values: Float64[np.ndarray, "some c"], min_rows: int) -> Float64[np.ndarray, "some c"]:
+        """Return encoded rows; in columns whose borders the run config chooses, neighbouring cells are equal."""
+        assert self.preprocessing is not None
+        chosen = [name for name, _ in self.preprocessing.borders]
+        for index, feature in enumerate(self.preprocessing.inputs):
+            if feature.column in chosen and min_rows > 1:
+                values[:, index] = coarsen(values[:, index], min_rows)
+        return values
 
 
 def feature_columns(rows: SiteRows, agreed: Agreed | None) -> tuple[tuple[int, ...], ...]:
@@ -130,15 +148,6 @@ def feature_columns(rows: SiteRows, agreed: Agreed | None) -> tuple[tuple[int, .
         agreed: See `SiteRows.samples`.
     """
     return () if rows.preprocessing is None else tuple(_fit(rows.preprocessing, agreed).by_column().values())
-
-    def _coarsen(self, values: Float64[np.ndarray, "some c"], min_rows: int) -> Float64[np.ndarray, "some c"]:
-        """Return encoded rows; in columns whose borders the run config chooses, neighbouring cells are equal."""
-        assert self.preprocessing is not None
-        chosen = [name for name, _ in self.preprocessing.borders]
-        for index, feature in enumerate(self.preprocessing.inputs):
-            if feature.column in chosen and min_rows > 1:
-                values[:, index] = coarsen(values[:, index], min_rows)
-        return values
 
 
 def _fit(preprocessing: Preprocessing, agreed: Agreed | None) -> Preprocessing:
@@ -182,7 +191,9 @@ def _read_own(path: str, spec: DataSpec, partition_id: int | None) -> SiteRows:
     source = read_site(Path(path).expanduser(), spec)
     train_rows, test_rows = source.own_split()
     everything = np.concatenate((train_rows, test_rows))
-    marked = positive_classes(source.classes, spec.positive_label, site=True)
+    marked = np.zeros(1, dtype=bool)  # rows with numbers are divided like rows of a single class
+    if source.numbers is None:
+        marked = positive_classes(source.classes, spec.positive_label, site=True)
     labels = marked[source.codes].astype(np.int8)
     encoded = source.encode(everything)
     warn_of_rows(encoded, labels, source.codes, everything)
@@ -200,19 +211,23 @@ def _read_own(path: str, spec: DataSpec, partition_id: int | None) -> SiteRows:
         train_rows, validation_rows = validation_split(
             labels, train_rows, fraction, spec.seed, partition_id, source.groups
         )
-    negative, positive = (tuple(np.array(source.classes)[marked == side].tolist()) for side in (False, True))
-    counts = np.bincount(source.codes, minlength=len(marked))
-    rows_of = [tuple(counts[marked == side].tolist()) for side in (False, True)]
-    return SiteRows(
+    rows = SiteRows(
         features,
         labels,
         train_rows,
         test_rows,
-        (negative, positive),
+        ((), ()),
         preprocessing,
         validation_rows,
         source.notes,
         source.pixel_max,
-        (rows_of[0], rows_of[1]),
-        source.subgroup_codes,
+        subgroups=source.subgroup_codes,
+        offsets=source.offsets,
+        precise=spec.precise,
     )
+    if source.numbers is not None:
+        return replace(rows, labels=source.numbers, numeric=True)
+    negative, positive = (tuple(np.array(source.classes)[marked == side].tolist()) for side in (False, True))
+    counts = np.bincount(source.codes, minlength=len(marked))
+    rows_of = [tuple(counts[marked == side].tolist()) for side in (False, True)]
+    return replace(rows, label_values=(negative, positive), label_rows=(rows_of[0], rows_of[1]))

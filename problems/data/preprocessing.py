@@ -17,6 +17,7 @@ from jaxtyping import Float32, Float64
 from problems.data.borders import Borders
 from problems.data.cells import as_listed, days, name_cells, numbers, texts, without_markers
 from problems.data.markers import Markers
+from problems.data.outcomes import read_numbers
 from problems.data.spec import MAX_BINS, DataError
 from problems.errors import join_first
 
@@ -28,6 +29,7 @@ Kind = Literal["number", "date", "boolean", "category", "other", "missing", "emp
 Transform = Literal["none", "log", "quantile", "bin"]
 Missing = Literal["error", "mean", "median", "indicator"]
 Scale = Literal["auto", "standard", "quantile", "log", "range", "bins", "none"]
+LabelType = Literal["class", "number"]
 
 VERSION = 1
 """The version of the format of columns.json."""
@@ -152,6 +154,8 @@ class Preprocessing:
         positive_labels: The positive labels, as text.
         bins: The number of bins in the run config.
         borders: Pairs of a column's name and the borders of its bins in the run config. Other columns have `bins`.
+        label_type: Whether labels are classes or numbers.
+        offset_column: The column whose numbers are added to each row's score; "" without offsets.
 
     Raises:
         DataError: A feature has contradictory entries, or two features have the same name.
@@ -166,6 +170,8 @@ class Preprocessing:
     bins: int = 10
     column_markers: tuple[tuple[str, tuple[str, ...]], ...] = ()
     borders: Borders = ()
+    label_type: LabelType = "class"
+    offset_column: str = ""
 
     def __post_init__(self) -> None:
         fault = next((text for text in map(_fault, self.outputs) if text), "")
@@ -224,6 +230,21 @@ class Preprocessing:
                 or missing cells although training had none; names the column.
         """
         return self.apply(self.encode(frame))
+
+    def offsets(self, frame: "pd.DataFrame") -> Float64[np.ndarray, "n"] | None:
+        """Return the offsets of a raw table's rows; None if the model has no offset.
+
+        Raises:
+            DataError: The offset's column is missing, or has cells that are not finite numbers.
+        """
+        name = self.offset_column
+        if not name:
+            return None
+        if name not in map(str, frame.columns):
+            hint = "add the column, see docs/numeric-outcomes.md"
+            raise DataError("table", got=f"no column {name!r}", allowed="the offset-column of the training", hint=hint)
+        column = frame.set_axis(list(map(str, frame.columns)), axis="columns")[name]
+        return read_numbers(without_markers(column, self.markers_of(name)))
 
     def encode(self, frame: "pd.DataFrame") -> Float64[np.ndarray, "n c"]:
         """Return the numbers of `inputs`, not yet scaled; NaN for a missing cell.

@@ -6,7 +6,7 @@ from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
-from jaxtyping import Bool, Float32, Float64, Int8, Int64, Shaped
+from jaxtyping import Bool, Float, Float32, Float64, Int8, Int64, Shaped
 from numpy.typing import NDArray
 
 from problems.data.agreement import Encoded
@@ -57,6 +57,10 @@ class Source:
     """The columns of ``subgroups``."""
     subgroup_codes: Int64[np.ndarray, "n c"] | None = None
     """The group of each row in each of these columns; None without ``subgroups``."""
+    numbers: Float64[np.ndarray, "n"] | None = None
+    """The labels if they are numbers. `classes` is then empty, and all `codes` are 0. None: labels are classes."""
+    offsets: Float64[np.ndarray, "n"] | None = None
+    """The numbers of ``offset-column``; None without this column."""
 
     def __len__(self) -> int:
         return len(self.codes)
@@ -72,6 +76,8 @@ class Source:
         train_rows: Int64[np.ndarray, "train"],
         check: Callable[[Any], None] = lambda encoded: None,
         test_rows: Int64[np.ndarray, "test"] | None = None,
+        *,
+        precise: bool = False,
     ) -> tuple[Any, Preprocessing | None]:
         """Return the features of all rows, and a table's `Preprocessing`, fitted to the training rows (else None).
 
@@ -79,6 +85,7 @@ class Source:
             train_rows: The indices of the training rows.
             check: A function that is called with the result of `encode`, before scaling.
             test_rows: The indices of the test rows if `train_rows` are all other rows. None: the data set's own split.
+            precise: Whether a table's features are float64, not float32.
         """
         encoded = self.encode(train_rows)
         check(encoded)
@@ -86,7 +93,7 @@ class Source:
             compared, tested = self.own_split() if test_rows is None else (train_rows, test_rows)
             if len(tested):
                 check_test_rows(encoded.preprocessing, encoded.values, compared, tested)
-            return encoded.features(train_rows)
+            return encoded.features(train_rows, precise=precise)
         return encoded if isinstance(encoded, tuple) else (encoded, None)
 
     def own_split(self) -> tuple[Int64[np.ndarray, "train"], Int64[np.ndarray, "test"]]:
@@ -140,6 +147,20 @@ def make_source(
         got = f"{len(features):,} rows of features but {len(codes):,} labels"
         raise DataError("features", got=got, allowed="exactly one label per row", hint="provide one label for each row")
     return Source(classes, codes, lambda train_rows: features, train_count, sites, pixel_max=pixel_max)
+
+
+def number_source(
+    numbers: Float64[np.ndarray, "n"], encode: Encoder, train_count: int | None, sites: Int64[np.ndarray, "n"] | None
+) -> Source:
+    """Build a source whose labels are numbers.
+
+    Args:
+        numbers: The labels, finite numbers.
+        encode: See `Source`.
+        train_count: See `Source`.
+        sites: See `Source`.
+    """
+    return Source((), np.zeros(len(numbers), dtype=np.int64), encode, train_count, sites, numbers=numbers)
 
 
 def label_classes(labels: NDArray[Any], what: str = "labels") -> tuple[tuple[str, ...], Int64[np.ndarray, "n"]]:
@@ -241,7 +262,7 @@ def check_both_classes(labels: Int8[np.ndarray, "n"], what: str, classes: Sequen
 
 @dataclass(frozen=True, eq=False)
 class Samples:
-    """Features, and labels (n,) that are 0 or 1; both contiguous and read-only.
+    """Features, and labels (n,) that are 0 or 1, or are numbers; all contiguous and read-only.
 
     Features are float32, or float64 if the caller passes float64; features from files go through `as_float32`.
 
@@ -251,23 +272,35 @@ class Samples:
         sites: For held-out rows, the client that stands for each row's site (n,), -1 for a site without a client. None
             if the clients are not sites.
         subgroups: For held-out rows, the group of each row in each column of ``subgroups`` (n, c). None without them.
+        offsets: The number that is added to each row's score (n,), in float64. None: no offsets.
+        numeric: Whether the labels are numbers, in float64. All rows then count as `negatives`.
 
     Raises:
-        ValueError: The two lengths differ, or a label is neither 0 nor 1.
+        ValueError: The lengths differ, or a label is neither 0 nor 1, or a number is not finite.
     """
 
     features: Float32[np.ndarray, "n *shape"] | Float64[np.ndarray, "n *shape"]
-    labels: NDArray[np.int8]
+    labels: NDArray[np.int8] | NDArray[np.float64]
     sites: NDArray[np.int64] | None = None
     subgroups: NDArray[np.int64] | None = None
+    offsets: NDArray[np.float64] | None = None
+    numeric: bool = False
 
     def __post_init__(self) -> None:
         dtype = np.float64 if self.features.dtype == np.float64 else np.float32
         features = np.ascontiguousarray(self.features, dtype=dtype).view()
-        labels = np.ascontiguousarray(self.labels, dtype=np.int8).view()
+        labels = np.ascontiguousarray(self.labels, dtype=np.float64 if self.numeric else np.int8).view()
         if labels.ndim != 1 or len(features) != len(labels):
             raise ValueError(f"features {features.shape} and labels {labels.shape} must have the same number of rows")
-        if not np.isin(labels, (0, 1)).all():
+        if self.offsets is not None:
+            offsets = np.ascontiguousarray(self.offsets, dtype=np.float64).view()
+            if offsets.shape != labels.shape or not np.isfinite(offsets).all():
+                raise ValueError(f"offsets {offsets.shape} must be finite, one for each of the {len(labels)} rows")
+            offsets.setflags(write=False)
+            object.__setattr__(self, "offsets", offsets)
+        if self.numeric and not np.isfinite(labels).all():
+            raise ValueError("labels must be finite numbers")
+        if not self.numeric and not np.isin(labels, (0, 1)).all():
             raise ValueError(f"labels must be 0 or 1, got {np.unique(labels).tolist()}")
         features.setflags(write=False)
         labels.setflags(write=False)
@@ -284,13 +317,18 @@ class Samples:
 
     @cached_property
     def positives(self) -> Int64[np.ndarray, "positives"]:
-        """The indices of the samples labelled 1, ascending."""
-        return np.flatnonzero(self.labels == 1)
+        """The indices of the samples labelled 1, ascending. Empty if the labels are numbers."""
+        return np.flatnonzero(self.labels == 1) if not self.numeric else np.arange(0)
 
     @cached_property
     def negatives(self) -> Int64[np.ndarray, "negatives"]:
-        """The indices of the samples labelled 0, ascending."""
-        return np.flatnonzero(self.labels == 0)
+        """The indices of the samples labelled 0, ascending. All indices if the labels are numbers."""
+        return np.flatnonzero(self.labels == 0) if not self.numeric else np.arange(len(self))
+
+    def select(self, rows: slice) -> "Samples":
+        """Return consecutive samples, without a copy and without sites."""
+        offsets = None if self.offsets is None else self.offsets[rows]
+        return Samples(self.features[rows], self.labels[rows], offsets=offsets, numeric=self.numeric)
 
 
 def as_float32(features: Shaped[np.ndarray, "n *shape"]) -> Float32[np.ndarray, "n *shape"]:
@@ -303,20 +341,22 @@ def as_float32(features: Shaped[np.ndarray, "n *shape"]) -> Float32[np.ndarray, 
 
 
 def take_float32(
-    features: Shaped[np.ndarray, "n *shape"], rows: Int64[np.ndarray, "some"]
-) -> Float32[np.ndarray, "some *shape"]:
+    features: Shaped[np.ndarray, "n *shape"], rows: Int64[np.ndarray, "some"], *, precise: bool = False
+) -> Float[np.ndarray, "some *shape"]:
     """Return selected rows as `as_float32` does, without a copy of all rows.
 
     Args:
         features: Features of any number type.
         rows: The rows' indices.
+        precise: Whether float64 features stay float64.
 
     Raises:
         DataError: See `allocate`.
     """
-    taken = allocate((len(rows), *features.shape[1:]), np.float32)
+    keeps = precise and features.dtype == np.float64
+    taken = allocate((len(rows), *features.shape[1:]), np.float64 if keeps else np.float32)
     for part in slices(taken):
-        taken[part] = as_float32(features[rows[part]])
+        taken[part] = features[rows[part]] if keeps else as_float32(features[rows[part]])
     return taken
 
 

@@ -83,6 +83,10 @@ _QUOTES = "quoted if they contain commas or brackets"
 REST = "*"
 
 OWN, GIVEN = "own", "given"
+# the values of `label_type`
+CLASS, NUMBER = "class", "number"
+# Partitions that do not depend on classes, so they can divide rows whose labels are numbers.
+NUMBER_PARTITIONS = ("iid", "linear", "natural", "consecutive", OWN)
 AUTO = "auto"
 # Partitions that can keep the rows of a group together.
 GROUPED_PARTITIONS = ("iid", "dirichlet", "linear", "natural", "consecutive", "positives-skewed", OWN)
@@ -286,6 +290,16 @@ class DataSpec:
         "a label, comma-separated labels, first-half, or empty",
     )
     label_column: str = _key("", "The label column of a table. Empty: label.", "a column's name, or empty")
+    label_type: str = _key(
+        CLASS,
+        "The type of a table's labels: classes, or [numbers](numeric-outcomes.md) for the losses squared and poisson.",
+        f"{CLASS} or {NUMBER}",
+    )
+    offset_column: str = _key(
+        "",
+        "The column of a table whose numbers are added to each row's score: an [offset](numeric-outcomes.md#offsets).",
+        "a column's name, or empty",
+    )
     site_column: str = _key(
         "", "The column of a table that names each row's site, for natural.", "a column's name, or empty"
     )
@@ -360,11 +374,18 @@ class DataSpec:
         2000, "The number of a client's training samples. A tenth of this number are its test samples.", ge=1
     )
     seed: int = 0
+    precise: bool = False
+    """Whether features keep 64 bits. The strategy determines it, so it has no key."""
 
     @property
     def labels_in(self) -> str:
         """The name of the label column of a table."""
         return self.label_column or "label"
+
+    @property
+    def has_numbers(self) -> bool:
+        """Whether labels are numbers, not classes."""
+        return self.label_type == NUMBER
 
 
 def in_data_set(error: DataError, spec: DataSpec) -> DataError:

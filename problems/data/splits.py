@@ -52,12 +52,12 @@ def split_rows(spec: DataSpec, source: Source, labels: Int8[np.ndarray, "n"]) ->
     if spec.test_sites:
         train, test = _split_by_site(spec, source, notes)
     elif source.train_count is None:
-        train, test = split(labels, spec.test_fraction, spec.seed, source.groups)
+        train, test = split(labels, spec.test_fraction, spec.seed, source.groups, classes=_classes(source))
     else:
         train, test = source.own_split()
     if spec.test_sites or source.train_count is not None:
-        check_both_classes(labels[train], "the training set", source.classes)
-        check_both_classes(labels[test], "the test set", source.classes)
+        _check_labels(labels[train], "the training set", source)
+        _check_labels(labels[test], "the test set", source)
         if source.groups is not None:
             warn_of_shared(source.groups, train, test)
         if sites is not None and keeps_sites(spec):
@@ -128,14 +128,33 @@ def _hold_out(
     sites = np.zeros(len(labels), dtype=np.int64) if source.sites is None else source.sites
     if source.groups is not None:  # a group may have rows at several sites, so all sites are divided at once
         kinds = 2 * sites + labels
-        remaining, held = validation_split(kinds, train_rows, spec.validation_fraction, spec.seed, groups=source.groups)
+        remaining, validation = validation_split(
+            kinds, train_rows, spec.validation_fraction, spec.seed, groups=source.groups
+        )
     else:
         train_sites = sites[train_rows]
         pairs = [
             validation_split(labels, train_rows[train_sites == site], spec.validation_fraction, spec.seed, site)
             for site in np.unique(train_sites).tolist()
         ]
-        remaining, held = (np.sort(np.concatenate([pair[side] for pair in pairs])) for side in (0, 1))
-    check_both_classes(labels[remaining], "the training set without its validation rows", source.classes)
-    check_both_classes(labels[held], "the validation set", source.classes)
-    return remaining, held
+        remaining, validation = (np.sort(np.concatenate([pair[side] for pair in pairs])) for side in (0, 1))
+    _check_labels(labels[remaining], "the training set without its validation rows", source)
+    _check_labels(labels[validation], "the validation set", source)
+    return remaining, validation
+
+
+def _classes(source: Source) -> tuple[int, ...]:
+    """Return the classes of rows that must have rows on both sides of a split; rows with numbers are of class 0."""
+    return (0, 1) if source.numbers is None else (0,)
+
+
+def _check_labels(labels: Int8[np.ndarray, "some"], what: str, source: Source) -> None:
+    """Check that both classes have rows; or, if labels are numbers, that there is a row.
+
+    Raises:
+        DataError: A class, or the whole set, has no row.
+    """
+    if source.numbers is None:
+        check_both_classes(labels, what, source.classes)
+    elif not len(labels):
+        raise DataError(what, got="no row", allowed="at least one row", hint="add rows")

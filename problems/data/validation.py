@@ -10,6 +10,7 @@ from problems.data.groups import check_spec, path_pattern
 from problems.data.markers import parse_markers
 from problems.data.spec import (
     AUTO,
+    CLASS,
     DATASETS,
     DRAWN,
     GENERIC,
@@ -20,6 +21,8 @@ from problems.data.spec import (
     MAX_BINS,
     MISSING,
     NEEDS_FILES,
+    NUMBER,
+    NUMBER_PARTITIONS,
     OFFSET_SITES,
     OWN,
     PAGE,
@@ -78,6 +81,7 @@ def validate(spec: DataSpec, *, from_site: bool = False) -> None:
         _require(spec, key, is_valid, allowed)
     _check_columns(spec)
     check_subgroups(spec)
+    _check_outcome(spec)
     if spec.partition == OWN:
         _check_own(spec)
         return
@@ -116,6 +120,29 @@ def validate(spec: DataSpec, *, from_site: bool = False) -> None:
     if spec.dataset == OFFSET_SITES:
         allowed = f"'natural', {since} has its own 16 sites"
         _require(spec, "partition", spec.partition in ("iid", "natural"), allowed, f"remove partition, see {PAGE}")
+
+
+def _check_outcome(spec: DataSpec) -> None:
+    """Check the keys of labels that are numbers, and of the offset."""
+    _check_known("label-type", spec.label_type, (CLASS, NUMBER))
+    of_table = f"dataset {' or '.join(TABLES)}"
+    classes = f"{CLASS!r} with dataset {spec.dataset!r}; {NUMBER!r} with {of_table}"
+    _require(spec, "label-type", spec.dataset in TABLES or not spec.has_numbers, classes, "remove label-type")
+    no_offset = f"'' with dataset {spec.dataset!r}; a column with {of_table}"
+    _require(spec, "offset-column", spec.dataset in TABLES or not spec.offset_column, no_offset, "remove offset-column")
+    if spec.offset_column:
+        features = {column.name for column in parse_columns(spec.feature_columns)}
+        used = {spec.labels_in, spec.site_column, spec.group_column, *features}
+        allowed = "a column that is neither the label, the site nor the group, and not in feature-columns"
+        hint = "remove the column from the other key"
+        _require(spec, "offset-column", spec.offset_column not in used, allowed, hint)
+    if not spec.has_numbers:
+        return
+    since = f"since with label-type {NUMBER!r} rows have no classes"
+    partitions = f"{', '.join(NUMBER_PARTITIONS)}, {since}"
+    _require(spec, "partition", spec.partition in NUMBER_PARTITIONS, partitions)
+    for key, plain in (("positive-label", ""), ("imbalance", 0.0), ("label-noise", 0.0)):
+        _require(spec, key, _value(spec, key) == plain, f"{plain!r}, {since}", f"remove {key}")
 
 
 def _check_columns(spec: DataSpec) -> None:
@@ -181,7 +208,7 @@ def _check_columns(spec: DataSpec) -> None:
         used = {spec.labels_in, spec.site_column, *(column.name for column in columns)}
         allowed = "a column that is neither label-column nor site-column, nor in feature-columns"
         _require(spec, "group-column", spec.group_column not in used, allowed, "remove the column from the other key")
-    needed = {spec.labels_in, spec.site_column, *(column.name for column in columns)}
+    needed = {spec.labels_in, spec.site_column, spec.offset_column, *(column.name for column in columns)}
     if both := needed.intersection(dropped):
         got = f"{spec.drop_columns!r}, with {min(both)!r}"
         raise DataError(

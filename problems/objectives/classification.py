@@ -1,8 +1,11 @@
 """Losses of single samples: the cross-entropy, its weighting by the ratio of the classes, and the squared error.
 
+`SAMPLE_LOSSES` also contains the losses for labels that are numbers, of `problems.objectives.number_losses`.
+
 Ratio loss: Wang, Xu, Wang, Zhu, "Addressing Class Imbalance in Federated Learning" (AAAI 2021), for two classes.
 """
 
+import math
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from functools import partial
@@ -11,6 +14,8 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 from torch.nn import functional
+
+from problems.objectives.number_losses import POISSON, SQUARED, halve_square, poisson, poisson_slope
 
 CROSS_ENTROPY = "cross-entropy"
 RATIO_LOSS = "ratio-loss"
@@ -44,7 +49,7 @@ class SampleLoss:
     Attributes:
         each: The loss of each sample.
         slope: The derivative of each sample's loss in its score, as a new tensor.
-        curvature: The largest second derivative of a sample's loss.
+        curvature: The largest second derivative of a sample's loss; infinite if it has no bound.
     """
 
     each: OfSamples
@@ -62,6 +67,8 @@ SAMPLE_LOSSES = {
         lambda scores, labels: torch.sub(scores, labels, alpha=2).add_(1),
         1.0,
     ),
+    SQUARED: SampleLoss(halve_square, torch.sub, 1.0),
+    POISSON: SampleLoss(poisson, poisson_slope, math.inf),
 }
 
 

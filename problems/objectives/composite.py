@@ -1,5 +1,6 @@
 """The smooth part f of a composite objective f + g, over a model's flat parameters: the loss and a ridge term."""
 
+import math
 from functools import lru_cache
 
 import torch
@@ -57,9 +58,9 @@ def linear_smoothness(module: nn.Module, features: Float[Tensor, "n *shape"], lo
 
     Returns:
         The loss's curvature times the largest eigenvalue of the second moment of the features. None: the model is not
-        linear.
+        linear, or the curvature has no bound.
     """
-    rows = linear_features(module, features)
+    rows = linear_features(module, features) if loss.curvature < math.inf else None
     return None if rows is None else loss.curvature * smoothness(rows) / len(rows)
 
 

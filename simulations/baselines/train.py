@@ -25,8 +25,13 @@ def check_baselines(config: RunConfig) -> None:
         config: The run's config.
 
     Raises:
-        ConfigError: Each site has some columns of all rows (vertical learning), or the data set has no test rows.
+        ConfigError: Each site has some columns of all rows (vertical learning), the data set has no test rows, or the
+            run has numbers as labels or offsets.
     """
+    if config.data.has_numbers or config.data.offset_column:
+        key = "label-type" if config.data.has_numbers else "offset-column"
+        got, hint = f"a run with {key}", "remove --baselines"
+        raise ConfigError("--baselines", got=got, allowed="a run whose labels are classes, without offsets", hint=hint)
     if config.algorithm.sites.hold_columns:
         got = f"strategy {config.run.strategy!r}, whose parties have different columns"
         hint = "remove --baselines; `florilegium nonfederated` trains the reference of this strategy"

@@ -31,9 +31,12 @@ def check_centralized(config: RunConfig) -> None:
     """Check that this reference supports the config's loss.
 
     Raises:
-        ConfigError: The reference does not support the loss.
+        ConfigError: The reference does not support the loss, or the run has offsets.
     """
     loss = config.training.loss
+    if offset := config.data.offset_column:
+        allowed = "'', since this reference adds no offset to scores"
+        raise ConfigError("offset-column", got=repr(offset), allowed=allowed, hint="remove offset-column")
     if loss not in (*PAIRWISE_LOSSES, CROSS_ENTROPY):
         got, allowed = f"{loss!r}, which has no centralised reference", ", ".join((*PAIRWISE_LOSSES, CROSS_ENTROPY))
         raise ConfigError("loss", got=got, allowed=allowed, hint="set loss, or a strategy with such a loss")

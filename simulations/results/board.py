@@ -18,8 +18,10 @@ from apps.evaluation.site_figures import NOT_RECALIBRATED, RECALIBRATION
 from apps.run_directory.curves import rows_in_words
 from payloads.site_names import label_entry
 from problems.calibration import read_calibration
+from problems.data.spec import NUMBER
 from problems.intervals import AUC, BRIER, ECE, share_interval
 from problems.objectives.classification import CROSS_ENTROPY
+from problems.objectives.number_losses import POISSON
 from problems.recalibration import INTERCEPT, MIN_ROWS, RATIO, SLOPE, describe_recalibration, format_figure
 from problems.score_groups import ScoreGroups
 from simulations.results.output import Table, format_cell, format_metric
@@ -259,3 +261,23 @@ def _share(name: str, hits: int, rows: int) -> str:
         return "-"
     low, high = share_interval(hits, rows)
     return f"{name} {format_cell(hits / rows, 3)} ({low:.3f} to {high:.3f})".strip()
+
+
+def describe_numbers(run: RunRecord) -> str:
+    """Return the result of a run whose labels are numbers in one sentence; "" for a run with other labels.
+
+    Args:
+        run: The run.
+    """
+    if run.config.get("label-type") != NUMBER:
+        return ""
+    found, rows = run.metrics, Board(run, {}).rows_in_words
+    mean = "expected count" if run.config.get("loss") == POISSON else "mean"
+    column = f"column '{run.config.get('label-column') or 'label'}'"
+    if not {"mae", "rmse", "r2"} <= found.keys():
+        return f"The model predicts the {mean} of {column}."
+    mae, rmse, r2 = (format_metric(found[name]) for name in ("mae", "rmse", "r2"))
+    return (
+        f"The model predicts the {mean} of {column}. On {rows} its mean absolute error is {mae}, its root mean squared "
+        f"error {rmse}, and its R\u00b2 {r2}."
+    )

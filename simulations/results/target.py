@@ -8,15 +8,18 @@ import io
 from collections.abc import Callable, Sequence
 from itertools import islice
 from pathlib import Path
+from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from apps.config import ConfigError
 from apps.run_directory.versions import NAME
-from problems.calibration import IDENTITY, Calibration
+from problems.calibration import IDENTITY
 from problems.files import make_folder, write_atomic
 
 Recognize = Callable[[bytes], bool]
+Map = Callable[[Any], NDArray[np.float64]]
 
 _ROWS = 20  # the number of rows that `is_scores` checks
 _TOLERANCE = 1e-6
@@ -95,25 +98,24 @@ def _absolute(target: Path) -> Path:
     return target.parent.resolve() / target.name
 
 
-def is_scores(content: bytes, columns: Sequence[str], calibration: Calibration = IDENTITY) -> bool:
+def is_scores(content: bytes, columns: Sequence[str], maps: Sequence[Map] = (IDENTITY,)) -> bool:
     """Return whether a file is a table of scores with these columns.
 
-    Each probability must be the sigmoid of its score, or its calibrated probability.
+    One of the maps must give each score's probability or mean.
 
     Args:
         content: The file's bytes, possibly compressed by gzip.
-        columns: The names, among them "score" and "probability".
-        calibration: The map from scores to probabilities.
+        columns: The names, among them "score", and after it "probability" or "mean".
+        maps: The maps from scores (n,) to probabilities or means (n,).
     """
     try:
         text = (gzip.decompress(content) if content[:2] == b"\x1f\x8b" else content).decode()
         lines = csv.reader(io.StringIO(text, newline=""), strict=True)
         if next(lines, None) != list(columns):
             return False
-        places = [columns.index(name) for name in ("score", "probability")]
+        places = [columns.index("score"), columns.index("score") + 1]
         found = np.array([[float(line[place]) for place in places] for line in islice(lines, _ROWS)]).reshape(-1, 2)
-        maps = (IDENTITY, calibration)
-        return any(np.allclose(of(found[:, 0]), found[:, 1], rtol=0, atol=_TOLERANCE) for of in maps)
+        return any(np.allclose(of(found[:, 0]), found[:, 1], rtol=_TOLERANCE, atol=_TOLERANCE) for of in maps)
     except (OSError, EOFError, ValueError, IndexError, OverflowError, csv.Error):
         return False
 

@@ -13,6 +13,7 @@ from payloads.site_names import label_entry, label_site
 from problems.data.spec import DATASETS, GENERIC, PARTITIONS
 from problems.models import MODELS
 from problems.objectives.classification import CROSS_ENTROPY
+from problems.objectives.number_losses import POISSON
 from simulations.results.board import Board
 from simulations.results.output import format_cell, format_megabytes, format_metric
 from simulations.results.records import METRICS
@@ -43,7 +44,8 @@ def write_card(model: TrainedModel) -> str:
         "Technical Specifications": _versions(model),
     }
     body = "\n\n".join(f"## {title}\n\n{text}" for title, text in sections.items() if text)
-    tags = ["federated-learning", "binary-classification", model.config.run.strategy]
+    task = "regression" if model.numeric else "binary-classification"
+    tags = ["federated-learning", task, model.config.run.strategy]
     front = "\n".join(["---", "library_name: florilegium", "tags:", *(f"- {tag}" for tag in tags), "---"])
     return f"{front}\n\n# Model Card for {model.record.name}\n\n{body}\n"
 
@@ -55,10 +57,13 @@ def _details(model: TrainedModel) -> str:
     round_ = f"{model.server_round} of {model.record.result['rounds']}"
     if chosen := model.selected:
         round_ += f", the one with the best {chosen['metric']} on validation rows"
+    sides = f"{_quote(labels.positive_labels)} than for {_quote(labels.negative_labels)}"
+    predicts = f"a score of each row, which is larger for {what} {sides}"
+    if model.numeric:
+        predicts = f"the mean of {what}, a number"
     return _items(
         {
-            "What it predicts": f"a score of each row, which is larger for {what} {_quote(labels.positive_labels)} "
-            f"than for {_quote(labels.negative_labels)}",
+            "What it predicts": predicts,
             "Model type": f"`{config.run.model}`, {network} {model.network.dim:,} parameters",
             "Input": _input(model),
             "Strategy": _strategy(model),
@@ -77,7 +82,8 @@ def _strategy(model: TrainedModel) -> str:
 
 def _input(model: TrainedModel) -> str:
     if model.preprocessing is not None:
-        columns = model.preprocessing.columns
+        offset = model.preprocessing.offset_column
+        columns = (*model.preprocessing.columns, *([offset] if offset else []))
         return f"a table with the {len(columns)} columns {_quote(columns)}"
     form = model.sample_format
     kind = {True: "pixels, as bytes", False: "numbers", None: "numbers, or pixels as bytes"}[form.pixels]
@@ -88,6 +94,8 @@ def _input(model: TrainedModel) -> str:
 
 def _uses(model: TrainedModel) -> str:
     loss = model.config.training.loss
+    if model.numeric:
+        return _describe_means(model)
     if (entry := model.record.result.get("calibration")) is not None and model.is_left:
         return (
             f"Probabilities come from the scores by {entry['method']}, fitted on validation rows. On the test rows the "
@@ -102,6 +110,16 @@ def _uses(model: TrainedModel) -> str:
         f"The scores rank rows. The model was trained by `{loss}`, under which the sigmoid of a score is not a "
         "probability and 0 is not a threshold: choose a threshold on labelled rows that did not train the model."
     )
+
+
+def _describe_means(model: TrainedModel) -> str:
+    """Return how scores of a model of numbers become means."""
+    text = "The score is the predicted mean: the model was trained by the squared error."
+    if model.config.training.loss == POISSON:
+        text = "The exponential of the score is the predicted mean: the model was trained by the Poisson loss."
+    if model.preprocessing is not None and (offset := model.preprocessing.offset_column):
+        text += f" The number in column `{offset}`, the offset, is added to the score of its row."
+    return text
 
 
 def _limits(model: TrainedModel) -> str:
@@ -121,6 +139,7 @@ def _limits(model: TrainedModel) -> str:
 
 def _start(model: TrainedModel) -> str:
     run, chosen = model.record.name, model.chosen
+    call = "predict" if model.numeric else "decision_function"
     if model.preprocessing is not None:
         new, package, rows = "new.csv", "import pandas as pd", 'pd.read_csv("new.csv")'
     else:
@@ -129,7 +148,7 @@ def _start(model: TrainedModel) -> str:
         f"`{run}` is the run directory.\n\n"
         f"```sh\nflorilegium predict {run} {new} --model {chosen} --out scores.csv\n```\n\n"
         f'```python\nimport florilegium\n{package}\n\nmodel = florilegium.load("{run}", model="{chosen}")\n'
-        f"scores = model.decision_function({rows})\n```\n\n"
+        f"{'means' if model.numeric else 'scores'} = model.{call}({rows})\n```\n\n"
         "`florilegium export` converts it to one ONNX file, which ONNX Runtime can score."
     )
 
@@ -143,8 +162,10 @@ def _training(model: TrainedModel) -> str:
     if share := config["validation-fraction"]:
         data["Validation"] = f"{share} of the training rows"
     if counted := result.get("training_rows"):
-        total, positives = (sum(site[name] for site in counted) for name in ("rows", "positives"))
-        data["Rows trained on"] = f"{total:,}, {positives:,} of them positive; as each site reported before round 1:"
+        total = f"{sum(site['rows'] for site in counted):,}"
+        if not model.numeric:
+            total += f", {sum(site['positives'] for site in counted):,} of them positive"
+        data["Rows trained on"] = f"{total}; as each site reported before round 1:"
     facts = {
         "Rounds": f"{result['rounds']} of {config['num-server-rounds']}",
         "Loss": f"`{config['loss']}`",
@@ -173,10 +194,11 @@ def _rows(counted: Sequence[Mapping[str, int]] | None, names: Mapping[str, str])
     """Return the rows of each site, if the sites reported them."""
     if not counted:
         return ""
-    cells = [
-        [escape(label_site(one["partition"], names)), f"{one['rows']:,}", f"{one['positives']:,}"] for one in counted
-    ]
-    return make_table(["", "training rows", "positive"], cells)
+    columns = {
+        name: words for name, words in (("rows", "training rows"), ("positives", "positive")) if name in counted[0]
+    }
+    cells = [[escape(label_site(one["partition"], names)), *(f"{one[name]:,}" for name in columns)] for one in counted]
+    return make_table(["", *columns.values()], cells)
 
 
 def _preprocessing(model: TrainedModel) -> str:

@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 from problems.data.preprocessing import Feature, Preprocessing
 from problems.data.samples import as_float32
 from problems.models import FlatModel
-from simulations.scoring.model import PROBABILITY, SCORE, TrainedModel
+from simulations.scoring.model import MEAN, PROBABILITY, SCORE, TrainedModel
 from simulations.scoring.table import FEATURES, input_names, is_text, known_gaps
 
 if TYPE_CHECKING:
@@ -34,7 +34,7 @@ def difference_from(model: TrainedModel, content: bytes, *, pixels: bool) -> flo
         pixels: Whether the file's inputs are bytes.
 
     Returns:
-        The difference, relative to the score for scores above 1.
+        The difference, relative to the score for scores above 1, and to the mean for means above 1.
     """
     import onnxruntime
 
@@ -50,10 +50,13 @@ def difference_from(model: TrainedModel, content: bytes, *, pixels: bool) -> flo
         features, fed = as_float32(rows), {FEATURES: rows}
     network = FlatModel(copy.deepcopy(model.network.module), dtype=model.network.dtype)
     wanted = network.predict(torch.from_numpy(features)).numpy()
+    if model.preprocessing is not None and (offset := model.preprocessing.offset_column):
+        wanted = wanted + fed[input_names(model.preprocessing)[offset]][:, 0]
     session = onnxruntime.InferenceSession(content, providers=["CPUExecutionProvider"])
-    scores, likely = session.run([SCORE, PROBABILITY], fed)
-    from_scores = np.abs(scores - wanted) / np.maximum(1, np.abs(wanted))
-    return float(max(from_scores.max(), np.abs(likely - model.probabilities(wanted)[:, 1]).max()))
+    scores, likely = session.run([SCORE, MEAN if model.numeric else PROBABILITY], fed)
+    expected = model.means(wanted) if model.numeric else model.probabilities(wanted)[:, 1]
+    pairs = (scores, wanted), (likely, expected)
+    return float(max((np.abs(got - exact) / np.maximum(1, np.abs(exact))).max() for got, exact in pairs))
 
 
 def make_rows(table: Preprocessing, rng: np.random.Generator) -> tuple[pd.DataFrame, dict[str, NDArray[Any]]]:
@@ -65,6 +68,10 @@ def make_rows(table: Preprocessing, rng: np.random.Generator) -> tuple[pd.DataFr
 
     frame, fed = dict[str, Any](), dict[str, NDArray[Any]]()
     for column, name in input_names(table).items():
+        if column == table.offset_column:
+            frame[column] = rng.normal(size=ROWS)
+            fed[name] = frame[column][:, None]
+            continue
         features = table.made_of(column)
         gaps = (rng.random(ROWS) < 0.1) & (table.missing != "error")
         count = int(gaps.sum())

@@ -69,6 +69,7 @@ def predict(
     """
     from apps.config import ConfigError
     from apps.evaluation.labels import join_labels
+    from problems.calibration import IDENTITY
     from problems.data.spec import parse_names
     from simulations.scoring.additive import OPTION, AdditiveModel
     from simulations.scoring.model import load  # imported here, since scikit-learn takes a second to load
@@ -77,6 +78,9 @@ def predict(
     from simulations.scoring.thresholds import Threshold
 
     trained = load(run, model, allow_unseen=allow_unseen)
+    if threshold and trained.numeric:
+        allowed, hint = "'', since the labels of this run are numbers", "remove --threshold"
+        raise ConfigError("--threshold", got=repr(threshold), allowed=allowed, hint=hint)
     chosen = Threshold.parse(threshold, trained) if threshold else None
     further, notes, scale = [], [], PointsScale(to_double, base_points, base_odds)
     if points:
@@ -89,17 +93,19 @@ def predict(
         further.append(partial(additive.reasons, number=reasons))
         notes.append(f"score = {additive.constant:.6f} + the contributions of all {len(additive.columns)} columns")
     scores = score_file(trained, new, parse_names("--keep", keep), chosen, further)
-    positive = join_labels(trained.sample_format.positive_labels)
+    content = f"probability of the positive label {join_labels(trained.sample_format.positive_labels)}"
+    if trained.numeric:
+        content = f"mean of column {trained.label_column!r}"
     if chosen is not None:
         notes.insert(0, f"predicted from {chosen.words} on")
-    positive = "; ".join([positive, *notes])
+    content = "; ".join([content, *notes])
     if out is None:
-        typer.echo(f"{new}: probability of the positive label {positive}", err=True)
+        typer.echo(f"{new}: {content}", err=True)
         typer.echo(scores.to_csv(index=False), nl=False)
     else:
-        write_scores(scores, out, new, trained.calibration)
+        write_scores(scores, out, new, (trained.means,) if trained.numeric else (IDENTITY, trained.calibration))
         model_name = f"model {trained.chosen!r} of run {trained.record.name}"
-        typer.echo(f"{out}: {len(scores):,} scores by {model_name}, probability of the positive label {positive}")
+        typer.echo(f"{out}: {len(scores):,} scores by {model_name}, {content}")
 
 
 def scorecard(
@@ -164,11 +170,11 @@ def evaluate(
     if as_json:
         print_json(measured)
         return
-    typer.echo(
-        f"model {measured.model!r} of run {measured.run} on {measured.rows:,} rows, {measured.positives:,} of them "
-        f"positive ({join_labels(measured.positive_labels)}); "
-        f"accuracy from score {format_cell(measured.threshold)}"
-    )
+    about = f"model {measured.model!r} of run {measured.run} on {measured.rows:,} rows"
+    if measured.positives is not None:
+        about += f", {measured.positives:,} of them positive ({join_labels(measured.positive_labels)}); "
+        about += f"accuracy from score {format_cell(measured.threshold)}"
+    typer.echo(about)
     rows = [
         [name, *map(format_metric, (interval.value, interval.low, interval.high))]
         for name, interval in measured.metrics.items()
@@ -176,7 +182,7 @@ def evaluate(
     percent = f"{100 * measured.confidence:g} %"
     typer.echo(table(["metric", "value", f"{percent} from", "to"], rows))
     line = f"intervals: percentiles over {measured.resamples:,} bootstrap resamples of the rows, seed {measured.seed}"
-    few = few_rows(measured.rows - measured.positives, measured.positives)
+    few = measured.positives is not None and few_rows(measured.rows - measured.positives, measured.positives)
     typer.echo(f"{line}; of auc DeLong's on the logit scale, since a class has few rows" if few else line)
 
 

@@ -21,8 +21,9 @@ from problems.data.formats.uci import base_codes
 from problems.data.preprocessing import Preprocessing
 from problems.errors import importable, require
 from problems.models import ModelError
+from problems.objectives.number_losses import POISSON
 from simulations.scoring.check import ROWS, difference_from
-from simulations.scoring.model import PROBABILITY, SCORE, TrainedModel
+from simulations.scoring.model import MEAN, PROBABILITY, SCORE, TrainedModel
 from simulations.scoring.table import FEATURES, input_names, is_text, known_texts, table_features
 
 if TYPE_CHECKING:
@@ -77,7 +78,8 @@ def export_onnx(model: TrainedModel, *, pixels: bool | None = None) -> Exported:
         raise ConfigError("--pixels", got=got, allowed=allowed, hint=hint)
     is_pixels = bool(pixels if known is None else known)
     network = copy.deepcopy(model.network.module).cpu().float()
-    scorer = Scorer(network, model.preprocessing, is_pixels, model.calibration)
+    loss = model.config.training.loss if model.numeric else ""
+    scorer = Scorer(network, model.preprocessing, is_pixels, model.calibration, loss)
     try:
         file = translate(scorer, model.sample_format.shape)
     except Exception as error:  # any exception: the exporter wraps the exceptions of the network's own code
@@ -109,6 +111,7 @@ class Scorer(nn.Module):
         preprocessing: The table's preprocessing. None: the run was not trained on a table.
         pixels: Whether the inputs are bytes.
         calibration: The map from scores to probabilities.
+        loss: The loss of a run whose labels are numbers; the second output is then the mean. "": labels are classes.
     """
 
     def __init__(
@@ -117,26 +120,33 @@ class Scorer(nn.Module):
         preprocessing: Preprocessing | None,
         pixels: bool,
         calibration: Calibration = IDENTITY,
+        loss: str = "",
     ) -> None:
         super().__init__()
         self.network = network
         self.preprocessing = preprocessing
         self.pixels = pixels
         self.calibration = calibration
+        self.loss = loss
 
     def forward(self, inputs: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-        """Return scores and probabilities.
+        """Return scores, and probabilities or means.
 
         Args:
-            inputs: The features. With a table: the cells of the raw columns, see `table_features`.
+            inputs: The features. With a table: the cells of the raw columns, see `table_features`, and the offset.
         """
         if self.preprocessing is None:
             score = self.network(inputs.float() / 255 if self.pixels else inputs)
         else:
-            features, faulty = table_features(self.preprocessing, inputs)
+            cells = len(self.preprocessing.columns)
+            features, faulty = table_features(self.preprocessing, inputs[:, :cells])
             score = self.network(features)
+            if self.preprocessing.offset_column:
+                score = (score.double() + inputs[:, cells]).float()
             if self.preprocessing.missing == "error":  # a network may hide a NaN in its features, as ReLU does
                 score = torch.where(faulty, torch.nan, score)
+        if self.loss:
+            return score, torch.exp(score) if self.loss == POISSON else score.clone()
         return score, _calibrate(score, self.calibration)
 
 
@@ -165,7 +175,7 @@ def translate(scorer: Scorer, shape: tuple[int, ...]) -> onnx.ModelProto:
     if table is None:
         rows = torch.zeros((2, *shape), dtype=torch.uint8 if scorer.pixels else torch.float32)
     else:
-        rows = torch.zeros((2, len(table.columns)), dtype=torch.float64)
+        rows = torch.zeros((2, len(input_names(table))), dtype=torch.float64)
     with _silence():
         program = torch.onnx.export(
             scorer.eval(),
@@ -173,7 +183,7 @@ def translate(scorer: Scorer, shape: tuple[int, ...]) -> onnx.ModelProto:
             dynamo=True,
             opset_version=OPSET,
             input_names=[FEATURES],
-            output_names=[SCORE, PROBABILITY],
+            output_names=[SCORE, MEAN if scorer.loss else PROBABILITY],
             dynamic_shapes=({0: torch.export.Dim("n")},),
             verbose=False,
         )
@@ -230,10 +240,7 @@ def _metadata(model: TrainedModel) -> dict[str, str]:
         "strategy": str(result["strategy"]),
         "model": model.chosen,
         "round": str(model.server_round),
-        "threshold": str(model.threshold),
-        "calibration": json.dumps(model.calibration.to_json()),
-        "negative_labels": json.dumps(labels.negative_labels),
-        "positive_labels": json.dumps(labels.positive_labels),
+        **({"label": model.label_column, "loss": model.config.training.loss} if model.numeric else _classes(model)),
         **(
             {}
             if model.preprocessing is None
@@ -241,6 +248,16 @@ def _metadata(model: TrainedModel) -> dict[str, str]:
         ),
         **({} if labels.pixel_max is None else {"pixel_max": f"{labels.pixel_max:g}"}),
         "versions": json.dumps(result["versions"]),
+    }
+
+
+def _classes(model: TrainedModel) -> dict[str, str]:
+    """Return the metadata about labels that are classes."""
+    return {
+        "threshold": str(model.threshold),
+        "calibration": json.dumps(model.calibration.to_json()),
+        "negative_labels": json.dumps(model.sample_format.negative_labels),
+        "positive_labels": json.dumps(model.sample_format.positive_labels),
     }
 
 

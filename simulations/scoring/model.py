@@ -1,4 +1,4 @@
-"""The trained model of a finished run, as a scikit-learn classifier.
+"""The trained model of a finished run, as a scikit-learn classifier, or as a regressor if its labels are numbers.
 
 `load` reads the model from a run directory: ``load("runs/a").predict_proba(table)[:, 1]``.
 """
@@ -14,26 +14,33 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 from sklearn.base import BaseEstimator, ClassifierMixin
+from sklearn.metrics import accuracy_score, r2_score
+from sklearn.utils import RegressorTags
 
-from apps.config import ConfigError, RunConfig, parse_run_config
-from apps.sites.resources import is_problem
+from apps.config import parse_run_config
 from problems.calibration import Calibration, read_calibration
 from problems.data import DataError, SampleFormat
 from problems.data.formats.uci import base_codes
 from problems.data.unseen import find_unseen
-from problems.errors import did_you_mean
+from problems.objectives.number_losses import means
 from simulations.results.records import RunRecord, read_run
-from simulations.scoring.files import read_network, read_preprocessing
+from simulations.scoring.run_files import (
+    BEST,
+    LAST,
+    PAGE,
+    choose_file,
+    read_config,
+    read_network,
+    read_preprocessing,
+)
 
 if TYPE_CHECKING:
     import pandas as pd
 
-LAST, BEST = "last", "best"
 SCORE, PROBABILITY = "score", "probability"  # columns of a table of scores, and outputs of an exported model
+MEAN = "mean"  # the column and the output in place of the probability, if the labels are numbers
 PREDICTED = "predicted"  # a column of a table of scores, with a threshold
-_PAGE = "see docs/scoring.md"
 _ALLOW = "set --allow-unseen (in Python allow_unseen=True) to score the rows without this column"
-_PREFIX = "model_"  # the prefix of the files of all models except the last round's
 
 _log = logging.getLogger(__name__)
 
@@ -69,6 +76,8 @@ def load(run: str | Path, model: str = "", *, allow_unseen: bool = False) -> Tra
 class TrainedModel(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
     """A fitted classifier that scores new rows: a run's network, and the preprocessing of its table.
 
+    If the run's labels are numbers, it is a regressor: `predict` returns means, and `predict_proba` raises an error.
+
     If the run was trained on a table, rows are a pandas DataFrame with the raw columns. Otherwise rows are an array
     (n, \\*shape) of raw features, in which pixels are bytes or numbers in [0, 1]. `fit` raises an error.
 
@@ -78,7 +87,8 @@ class TrainedModel(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         allow_unseen: Whether to score rows even if the model has seen no value of some column in training.
 
     Attributes:
-        classes_: 0 and 1.
+        classes_: 0 and 1. Missing if the labels are numbers.
+        numeric: Whether the labels are numbers.
         record: The content of the run directory.
         config: The run config.
         file: The file of the weights.
@@ -102,10 +112,12 @@ class TrainedModel(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         self.model = model
         self.allow_unseen = allow_unseen
         path = Path(run).expanduser()
-        self.classes_ = np.array([0, 1])
         self.record: RunRecord = read_run(path)
-        self.config = _config_of(self.record)
-        self.chosen, self.file = _choose_file(path, model)
+        self.config = read_config(self.record)
+        self.numeric = self.config.data.has_numbers
+        if not self.numeric:
+            self.classes_ = np.array([0, 1])
+        self.chosen, self.file = choose_file(path, model)
         self.sample_format = SampleFormat.from_json(self.record.result.get("samples"))
         self.preprocessing = read_preprocessing(path / "columns.json")
         self.network = read_network(self.file, self.config, self.sample_format.shape)
@@ -125,6 +137,12 @@ class TrainedModel(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         super().__setstate__(state)
         self.config = parse_run_config(self.record.config)
 
+    def __sklearn_tags__(self) -> Any:
+        tags = super().__sklearn_tags__()
+        if self.numeric:
+            tags.estimator_type, tags.classifier_tags, tags.regressor_tags = "regressor", None, RegressorTags()
+        return tags
+
     def fit(self, table: Any, labels: Any = None) -> TrainedModel:
         """Raise TypeError, since the run has already trained the model.
 
@@ -134,31 +152,45 @@ class TrainedModel(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         raise TypeError(f"{type(self).__name__} is already fitted; train another model with `florilegium run`")
 
     def decision_function(self, table: pd.DataFrame | NDArray[Any]) -> NDArray[Any]:
-        """Return the raw scores.
+        """Return the raw scores, with the offsets of the run's ``offset-column``.
 
         Args:
             table: The rows, see the class.
 
         Returns:
-            The (n,) logits, in the number type of the run. A larger score means a more likely positive.
+            The (n,) logits, in the number type of the run. A larger score means a more likely positive or, if labels
+            are numbers, a larger mean.
 
         Raises:
             DataError: The rows do not have the form of the training rows. The message names the column.
         """
-        return self.scores_of(self.features(table))
+        return self.scores_of(self.features(table), self.offsets(table))
 
-    def scores_of(self, features: NDArray[np.float32]) -> NDArray[Any]:
+    def offsets(self, table: pd.DataFrame | NDArray[Any]) -> NDArray[np.float64] | None:
+        """Return the numbers of the run's ``offset-column`` (n,); None without this column.
+
+        Args:
+            table: The rows, see the class.
+
+        Raises:
+            DataError: See `decision_function`.
+        """
+        return None if self.preprocessing is None else self.preprocessing.offsets(table)
+
+    def scores_of(self, features: NDArray[np.float32], offsets: NDArray[np.float64] | None) -> NDArray[Any]:
         """Return the raw scores.
 
         Args:
             features: The (n, \\*shape) output of `features`.
+            offsets: The output of `offsets`.
 
         Returns:
             The (n,) logits, see `decision_function`.
         """
         # a writable array, since PyTorch warns about read-only arrays
         writable = np.require(features, requirements=["C", "W"])
-        return self.network.predict(torch.from_numpy(writable)).cpu().numpy()
+        scores: NDArray[Any] = self.network.predict(torch.from_numpy(writable)).cpu().numpy()
+        return scores if offsets is None else (scores + offsets).astype(scores.dtype)
 
     def predict_proba(self, table: pd.DataFrame | NDArray[Any]) -> NDArray[np.float64]:
         """Return probabilities: the scores mapped by the run's calibration or, without a calibration, by the sigmoid.
@@ -172,8 +204,12 @@ class TrainedModel(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
             The (n, 2) probabilities of label 0 and label 1.
 
         Raises:
+            ConfigError: The labels are numbers.
             DataError: See `decision_function`.
         """
+        if self.numeric:
+            got, hint = "a run with label-type 'number'", "use predict, which returns means"
+            raise ConfigError("predict_proba", got=got, allowed="a run whose labels are classes", hint=hint)
         return self.probabilities(self.decision_function(table))
 
     def probabilities(self, scores: NDArray[Any]) -> NDArray[np.float64]:
@@ -181,19 +217,29 @@ class TrainedModel(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         positive = self.calibration(scores)
         return np.stack((1 - positive, positive), axis=1)
 
-    def predict(self, table: pd.DataFrame | NDArray[Any]) -> NDArray[np.int64]:
-        """Return 1 for scores of at least `threshold`, else 0.
+    def predict(self, table: pd.DataFrame | NDArray[Any]) -> NDArray[np.int64] | NDArray[np.float64]:
+        """Return 1 for scores of at least `threshold`, else 0. If the labels are numbers: their predicted means.
 
         Args:
             table: The rows, see the class.
 
         Returns:
-            The (n,) labels 0 and 1.
+            The (n,) labels 0 and 1, or means.
 
         Raises:
             DataError: See `decision_function`.
         """
-        return (self.decision_function(table).astype(np.float64) >= self.threshold).astype(np.int64)
+        scores = self.decision_function(table).astype(np.float64)
+        return self.means(scores) if self.numeric else (scores >= self.threshold).astype(np.int64)
+
+    def means(self, scores: NDArray[Any]) -> NDArray[np.float64]:
+        """Return the predicted means of the labels (n,) for scores (n,), if the labels are numbers."""
+        return means(self.config.training.loss, scores.astype(np.float64))
+
+    def score(self, table: Any, labels: Any, sample_weight: Any = None) -> float:
+        """Return the accuracy of `predict` or, if the labels are numbers, R^2; see scikit-learn."""
+        measure = r2_score if self.numeric else accuracy_score
+        return float(measure(labels, self.predict(table), sample_weight=sample_weight))
 
     def features(self, table: pd.DataFrame | NDArray[Any]) -> NDArray[np.float32]:
         """Return the network's input for rows, and log the numbers of cells with texts unknown to the model.
@@ -212,11 +258,11 @@ class TrainedModel(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         if self.preprocessing is None:
             if isinstance(table, pd.DataFrame):
                 got, allowed = "a table", f"(n, {', '.join(map(str, self.sample_format.shape))}) arrays"
-                raise DataError("rows", got=got, allowed=allowed, hint=f"the run had no table, {_PAGE}")
+                raise DataError("rows", got=got, allowed=allowed, hint=f"the run had no table, {PAGE}")
             return self.sample_format.scale(np.asarray(table))
         if not isinstance(table, pd.DataFrame):
             got, allowed = type(table).__name__, "a pandas DataFrame with the raw columns"
-            raise DataError("rows", got=got, allowed=allowed, hint=f"the run was trained on a table, {_PAGE}")
+            raise DataError("rows", got=got, allowed=allowed, hint=f"the run was trained on a table, {PAGE}")
         features = self.preprocessing.features(table)
         unseen = find_unseen(self.preprocessing, table, base_codes(self.config.data.dataset))
         refusals = [column.refusal(_ALLOW) for column in unseen if column.is_whole]
@@ -238,40 +284,3 @@ class TrainedModel(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         if self.preprocessing is None:
             raise AttributeError("feature_names_in_: the run was not trained on a table")
         return np.array(self.preprocessing.columns, dtype=object)
-
-
-def _config_of(record: RunRecord) -> RunConfig:
-    """Return the config of a run, which must have finished and have trained a network.
-
-    Raises:
-        ConfigError: The run has no network, or has not finished.
-    """
-    path = str(record.path)
-    if not record.result:
-        reason = f"a run that is {record.status}" + f" ({record.reason})" * bool(record.reason)
-        raise ConfigError(path, got=reason, allowed="a finished run", hint="let the run finish, or resume it")
-    config = parse_run_config(record.config)
-    allowed = "a run of a horizontal strategy that trains a network"
-    if not config.algorithm.strategy.shares_model:
-        got = f"a run of strategy {config.run.strategy!r}, whose parties each have a part of the model"
-        raise ConfigError(path, got=got, allowed=allowed, hint="see docs/vertical-scoring.md")
-    if is_problem(config):
-        got = f"a run of the minimax problem {config.training.loss!r}, which has no network"
-        raise ConfigError(path, got=got, allowed=allowed, hint=_PAGE)
-    if "samples" not in record.result:
-        got = "a run of release 0.1.0, which did not record the form of its samples"
-        raise ConfigError(path, got=got, allowed="a run of a later release", hint="repeat the run")
-    return config
-
-
-def _choose_file(path: Path, model: str) -> tuple[str, Path]:
-    """Return the name of a model of the run, and its file."""
-    files = {LAST: path / "model.safetensors"} if (path / "model.safetensors").is_file() else {}
-    files |= {file.stem.removeprefix(_PREFIX): file for file in sorted(path.glob(f"{_PREFIX}*.safetensors"))}
-    if not files:
-        raise ConfigError(path, got="no model.safetensors", allowed="a model file", hint="copy the whole run directory")
-    name = model or (BEST if BEST in files else LAST)
-    if name not in files:
-        allowed = f"a model of this run: {', '.join(files)}"
-        raise ConfigError("--model", got=repr(name), allowed=allowed, hint=did_you_mean(name, files, _PAGE))
-    return name, files[name]

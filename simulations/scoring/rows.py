@@ -12,15 +12,19 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
-from problems.calibration import IDENTITY, Calibration
+from problems.calibration import IDENTITY
 from problems.data import DataError
+from problems.data.cells import without_markers
 from problems.data.dialect import Dialect
 from problems.data.formats.new_rows import NewRows, read_array_rows, read_table_rows
 from problems.data.formats.tables import read_columns
+from problems.data.outcomes import check_counts, read_numbers
 from problems.errors import join_first
 from problems.metrics import Interval, scored_metrics
-from simulations.results.target import is_scores, write_output
-from simulations.scoring.model import PREDICTED, PROBABILITY, SCORE, TrainedModel
+from problems.number_metrics import number_intervals
+from problems.objectives.number_losses import POISSON
+from simulations.results.target import Map, is_scores, write_output
+from simulations.scoring.model import MEAN, PREDICTED, PROBABILITY, SCORE, TrainedModel
 from simulations.scoring.thresholds import Threshold
 
 if TYPE_CHECKING:
@@ -61,7 +65,8 @@ def score_file(
 
     Returns:
         A table with one row for each scored row, in the same order. Its columns are the copied columns, for images
-        ``file``, and ``score`` and ``probability``, ``predicted`` with a threshold, and the further columns.
+        ``file``, and ``score`` and ``probability``, ``predicted`` with a threshold, and the further columns. If the
+        labels are numbers: ``score``, ``mean`` and the further columns.
 
     Raises:
         ConfigError: A function refuses the model.
@@ -72,11 +77,14 @@ def score_file(
     rows = read_rows(model, path)
     copied = _copy_columns(path.expanduser(), rows, keep, Dialect.of(model.config.data))
     features = model.features(rows.features)
-    scores = model.scores_of(features)
-    likely = model.probabilities(scores)[:, 1]
-    computed = {SCORE: scores, PROBABILITY: likely}
-    if threshold is not None:
-        computed[PREDICTED] = threshold.predict(scores, likely)
+    scores = model.scores_of(features, model.offsets(rows.features))
+    if model.numeric:
+        computed = {SCORE: scores, MEAN: model.means(scores)}
+    else:
+        likely = model.probabilities(scores)[:, 1]
+        computed = {SCORE: scores, PROBABILITY: likely}
+        if threshold is not None:
+            computed[PREDICTED] = threshold.predict(scores, likely)
     for make in further:
         computed |= make(rows.features, features, scores)
     if taken := [name for name in copied if name in computed]:
@@ -104,23 +112,22 @@ def _copy_columns(path: Path, rows: NewRows, names: Sequence[str], dialect: Dial
     return {name: frame[name].to_numpy() for name in names}
 
 
-def write_scores(scores: pd.DataFrame, out: Path, new: Path, calibration: Calibration = IDENTITY) -> None:
+def write_scores(scores: pd.DataFrame, out: Path, new: Path, maps: Sequence[Map] = (IDENTITY,)) -> None:
     """Write a table of scores as csv, compressed if the name ends in .gz.
 
     Args:
         scores: The table.
         out: The file to write.
         new: The file or folder of the rows, which must not be overwritten.
-        calibration: The model's map from scores to probabilities.
+        maps: The maps of an earlier output from scores to probabilities or means, see `is_scores`.
 
     Raises:
         ConfigError: The file cannot be written, is the file of the rows, or exists and is not a table of scores.
     """
     target, content = out.expanduser(), io.BytesIO()
     scores.to_csv(content, index=False, compression="gzip" if target.suffix == ".gz" else None)
-    write_output(
-        target, content.getvalue(), partial(is_scores, columns=list(scores.columns), calibration=calibration), [new]
-    )
+    recognize = partial(is_scores, columns=list(scores.columns), maps=maps)
+    write_output(target, content.getvalue(), recognize, [new])
 
 
 @dataclass(frozen=True)
@@ -129,9 +136,9 @@ class Measured:
 
     Attributes:
         run, model: The names of the run and the model.
-        positive_labels: The original labels that count as positive.
-        rows, positives: The numbers of rows and of positives.
-        threshold: The minimum score that counts as positive in ``accuracy``.
+        positive_labels: The original labels that count as positive. Empty if the labels are numbers.
+        rows, positives: The numbers of rows and of positives. None positives if the labels are numbers.
+        threshold: The minimum score that counts as positive in ``accuracy``. None if the labels are numbers.
         resamples, confidence, seed: The parameters of the intervals, see `problems.metrics.scored_metrics`.
         metrics: The metrics by name.
     """
@@ -140,8 +147,8 @@ class Measured:
     model: str
     positive_labels: tuple[str, ...]
     rows: int
-    positives: int
-    threshold: float
+    positives: int | None
+    threshold: float | None
     resamples: int
     confidence: float
     seed: int
@@ -162,7 +169,7 @@ def evaluate_file(
 
     Raises:
         DataError: The rows cannot be read or scored, or have no labels or other labels than the training.
-        ValueError: The rows have a single class.
+        ValueError: The rows have a single class, or predictions are not finite.
     """
     rows = read_rows(model, path)
     if rows.labels is None:
@@ -170,12 +177,39 @@ def evaluate_file(
         wanted = f"column {model.label_column!r}" if table else "class folders, or an array y"
         allowed = f"{wanted}, since metrics need labels"
         raise DataError(path, got="rows without labels", allowed=allowed, hint="add labels, or use `predict`")
+    options: dict[str, Any] = {"resamples": resamples, "confidence": confidence, "seed": seed}
+    if model.numeric:
+        numbers = read_labels(model, rows.labels)
+        scores = model.decision_function(rows.features)
+        measured = number_intervals(model.config.training.loss, numbers, scores, **options)
+        return Measured(
+            model.record.name, model.chosen, (), len(numbers), None, None, resamples, confidence, seed, measured
+        )
     labels = model.sample_format.encode_labels(np.asarray(rows.labels))
     scores = model.decision_function(rows.features)
     likely, called = model.probabilities(scores)[:, 1], scores.astype(np.float64) >= model.threshold
-    metrics = scored_metrics(labels, scores, likely, called, resamples=resamples, confidence=confidence, seed=seed)
+    metrics = scored_metrics(labels, scores, likely, called, **options)
     counts = len(labels), int(labels.sum())
     positive = model.sample_format.positive_labels
     return Measured(
         model.record.name, model.chosen, positive, *counts, model.threshold, resamples, confidence, seed, metrics
     )
+
+
+def read_labels(model: TrainedModel, labels: NDArray[Any]) -> NDArray[np.float64]:
+    """Return the labels of new rows as numbers.
+
+    Args:
+        model: The model, whose labels are numbers.
+        labels: The cells of the label column (n,).
+
+    Raises:
+        DataError: A cell is not a finite number, or the model predicts counts and a number is below 0.
+    """
+    import pandas as pd
+
+    column = pd.Series(labels, name=model.label_column)
+    numbers = read_numbers(without_markers(column, ()))
+    if model.config.training.loss == POISSON:
+        check_counts(numbers, model.label_column)
+    return numbers

@@ -15,7 +15,7 @@ from numpy.typing import ArrayLike
 
 from problems.data.cells import is_number
 from problems.data.preprocessing import MAX_DEVIATIONS, Feature, Preprocessing
-from simulations.scoring.model import PROBABILITY, SCORE
+from simulations.scoring.model import MEAN, PROBABILITY, SCORE
 
 FEATURES = "features"
 
@@ -23,9 +23,10 @@ FEATURES = "features"
 def input_names(preprocessing: Preprocessing) -> dict[str, str]:
     """Return the name of each raw column's input in an ONNX file.
 
-    It is the column's name, followed by ``(column)`` if an output has the same name.
+    It is the column's name, followed by ``(column)`` if an output has the same name. The offset's column is the last.
     """
-    return {name: f"{name} (column)" if name in (SCORE, PROBABILITY) else name for name in preprocessing.columns}
+    columns = (*preprocessing.columns, *([preprocessing.offset_column] if preprocessing.offset_column else []))
+    return {name: f"{name} (column)" if name in (SCORE, PROBABILITY, MEAN) else name for name in columns}
 
 
 def is_text(preprocessing: Preprocessing, column: str) -> bool:

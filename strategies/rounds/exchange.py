@@ -17,7 +17,7 @@ from flwr.app import ArrayRecord, ConfigRecord, Message, MessageType, MetricReco
 from flwr.common import log
 
 from payloads.flower_internals import readdress, values_of
-from payloads.held_out import BINS, EVALUATIONS, OF_GROUPS, ScoreCounts, SetCounts, held_counts
+from payloads.held_out import BINS, EVALUATIONS, HELD_OUT_RECORDS, OF_GROUPS, SetCounts, held_counts
 from payloads.record import FloatArray, Payload, PayloadError
 from payloads.wire import (
     ARRAYS,
@@ -212,7 +212,7 @@ class Exchange:
         Raises:
             PayloadError: The values are impossible.
         """
-        if isinstance(payload, ScoreCounts):
+        if isinstance(payload, HELD_OUT_RECORDS):
             payload.check_rows(held_counts(self.roster.reports[client], self.phase))
         elif isinstance(payload, SetCounts):
             held_out = held_counts(self.roster.reports[client], self.phase)

@@ -16,6 +16,7 @@ from methods.method import Traits
 from payloads.record import FloatArray, Payload, not_finite
 from payloads.secure_sum import own_values
 from payloads.settings import PrivacySettings, Settings, TrainingSettings, kebab, refuse_other
+from problems.data.preprocessing import Preprocessing
 from problems.models.vectors import Weights
 from strategies.rounds.errors import SetupError
 from strategies.rounds.handshake import Roster
@@ -37,6 +38,7 @@ class Family:
         extra_config: Scalars for every message's config, set by the caller that runs the rounds.
         local: Paths on a disk that server and clients share, set by the caller that runs the rounds.
         layout: Names and shapes of the parts of the flat model, for strategies that distinguish weights and biases.
+        columns: The encoding of raw rows as the model's features. None: the rows are not a table, or it is unknown.
         measured: The newest model's metrics, if the clients measured them.
         sets: The number of sets of rows that the open exchange counts. 0: the exchange counts no sets.
         headline: The name in `views` of the model that the log and the curves show. "": the result of `output`.
@@ -96,6 +98,7 @@ class Family:
         self.extra_config: dict[str, int | str] = {}
         self.local: dict[str, str] = {}
         self.layout: tuple[tuple[str, tuple[int, ...]], ...] = ()
+        self.columns: Preprocessing | None = None
         self.measured: dict[str, float] = {}
         self.sets = 0
         self.headline = ""
@@ -185,6 +188,14 @@ class Family:
 
     def views(self) -> dict[str, list[FloatArray]]:
         """Return further models of the same shape to evaluate and save, by the suffix of their metrics' names."""
+        return {}
+
+    def ended(self) -> str:
+        """Return the reason why the run ends before its last round; "" if it goes on."""
+        return ""
+
+    def results(self, server_round: int) -> dict[str, Any]:
+        """Return further entries of result.json, by name, after the last round."""
         return {}
 
     def snapshot(self) -> Payload | None:

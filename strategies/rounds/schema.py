@@ -18,6 +18,7 @@ from problems.data import DataError, Preprocessing
 from problems.data.agreement import Statistics, fit
 from problems.data.agreement import agree as agree_on
 from problems.data.doubts import OTHER_UNITS, join_doubts
+from problems.data.spec import NUMBER
 from problems.data.units import find_strange_sites
 from strategies.rounds.errors import SetupError
 
@@ -62,7 +63,8 @@ def agree(reports: Sequence[SiteReport]) -> Schema | None:
         if difference := _difference(first, report):
             key, got, allowed, hint = difference
             raise SetupError(f"handshake: {report.label}: {key}", got=got, allowed=allowed, hint=hint)
-    _compare_labels(reports)
+    if not first.has_numbers:
+        _compare_labels(reports)
     assert first.shape is not None
     shape: tuple[int, ...] = tuple(first.shape.tolist())
     negative, positive = (
@@ -218,6 +220,10 @@ def _difference(first: SiteReport, site: SiteReport) -> tuple[str, str, str, str
         parts = [f"lacks {_join_names(lacks)}"] * bool(lacks) + [f"has {_join_names(more)} in addition"] * bool(more)
         hint = "make the columns equal, or set feature-columns"
         return "columns", f"a table that {' and '.join(parts)}", f"the columns of {reference}", hint
+    for report, columns in ((first, first_table), (site, table)):
+        if report.has_numbers != (columns is not None and columns.label_type == NUMBER):
+            got = f"{'numbers' if report.has_numbers else 'classes'} at {report.label}"
+            return "labels", got, "labels of the run config's label-type", _SAME_APP
     try:
         _ = site.label_values
     except PayloadError as error:

@@ -16,7 +16,7 @@ import numpy as np
 from flwr.app import ConfigRecord, RecordDict
 from flwr.common import log
 
-from payloads.held_out import BINS, OF_GROUPS, GroupCounts, ScoreCounts, SetCounts, held_counts
+from payloads.held_out import BINS, HELD_OUT_RECORDS, OF_GROUPS, GroupCounts, ScoreCounts, SetCounts, held_counts
 from payloads.record import IntArray, Payload, PayloadError, specs_of
 from payloads.secure_sum import (
     BOXES,
@@ -72,7 +72,7 @@ class SecureSums(ExchangeGuard):
         if not family.privacy.secure_sum:
             return (yield from proceed(exchange, clients))
         self.sums += 1
-        up = ScoreCounts if exchange.up is GroupCounts else exchange.up  # sites expand groups themselves
+        up = ScoreCounts if exchange.up is GroupCounts else exchange.up  # sites expand groups of scores themselves
         secure = SecureSum(family, self.sums, exchange.server_round, phase, up, 0 if phase else len(family.model))
         if not phase:
             exchange.report.asked = list(clients)
@@ -236,7 +236,7 @@ class SecureSum:
         dtype = self.family.training.dtype
         try:
             payload = self.up(**{k: v.astype(dtype) if v.dtype.kind == "f" else v for k, v in values.items()}).check()
-            if isinstance(payload, ScoreCounts | SetCounts):
+            if isinstance(payload, (*HELD_OUT_RECORDS, SetCounts)):
                 counts = [held_counts(self.family.roster.reports[client], self.phase) for client in arrived]
                 total = np.sum([count for count in counts if count is not None], axis=0)
                 if isinstance(payload, SetCounts):

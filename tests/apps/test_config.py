@@ -138,6 +138,7 @@ def valid(key: str) -> st.SearchStrategy[Any]:
         **dict.fromkeys(
             (
                 "label-column",
+                "offset-column",
                 "feature-columns",
                 "site-column",
                 "test-sites",
@@ -150,6 +151,7 @@ def valid(key: str) -> st.SearchStrategy[Any]:
             st.just(""),
         ),
         **dict.fromkeys(("separator", "decimal", "encoding"), st.just("auto")),
+        "label-type": st.just("class"),
         "missing": st.just("error"),
         "scale": st.just("auto"),
         "bins": st.just(10),
@@ -191,7 +193,10 @@ def fitting(values: dict[str, Scalar]) -> dict[str, Scalar]:
     """Remove the values that a data set refuses, or that a strategy refuses whose clients have columns."""
     if values.get("partition") == "natural":
         values = {**values, "dataset": "heart-disease", "data-dir": "data"}
-    if ALGORITHMS[str(values.get("strategy", "fedx2"))].strategy.shares_model:
+    row = ALGORITHMS[str(values.get("strategy", "fedx2"))]
+    if row.traits.models:
+        values = {key: value for key, value in values.items() if key not in ("dtype", "model")}
+    if row.strategy.shares_model:
         return values
     refused = {"partition", "partition-sites", "client-shift", "dtype", "init-from"}
     if values.get("vfb2.problem") in ("ridge", "robust"):
@@ -264,7 +269,10 @@ REFUSED: list[tuple[dict[str, Scalar], list[str]]] = [
     ({"model": "mlpp"}, ["model", "'mlpp'", ", ".join(["auto", *MODELS]), "package.module:factory", "'mlp'?"]),
     ({"loss": "auroc"}, ["loss", "'auroc'", "kl-opauc", "cross-entropy"]),
     ({"strategy": "local-sgd", "loss": "psm"}, ["loss", "'psm'", "cross-entropy", "local-sgd", "fedx1"]),
-    ({"strategy": "composite", "loss": "psm"}, ["'psm'", "'composite', allowed: auto, cross-entropy, squared-error;"]),
+    (
+        {"strategy": "composite", "loss": "psm"},
+        ["'psm'", "'composite', allowed: auto, cross-entropy, squared-error, squared;"],
+    ),
     ({"learning_rate": 0.1}, ["learning_rate", "unknown", "did you mean 'learning-rate'?"]),
     ({"fedx.gama": 0.1}, ["fedx.gama", "unknown", "did you mean 'fedx.gamma'?"]),
     ({"xyzzy": 1}, ["xyzzy", "unknown", "docs/configuration.md"]),

@@ -12,6 +12,7 @@ from flwr.app import Error, Message
 from safetensors.numpy import load, save
 
 from apps.registry import ALGORITHMS
+from payloads.record import specs_of
 from payloads.wire import ARRAYS, METRICS, NUM_EXAMPLES, PAYLOAD, ROUND, model_arrays, model_record
 from tests.battery.federation import Exchange, Run, Wiretap, federate
 
@@ -37,6 +38,10 @@ def with_nan_in_the_payload(reply: Message, exchange: Exchange) -> Message:
     return reply
 
 
+def to_other_dtype(array: np.ndarray) -> np.ndarray:
+    return array.astype(np.float32 if array.dtype == np.float64 else np.float64)
+
+
 def without(reply: Message, record: str) -> Message:
     del reply.content[record]
     return reply
@@ -53,7 +58,7 @@ TAMPER: dict[str, tuple[Callable[[Message, Exchange], Message], str]] = {
     "nan-model": (lambda m, e: with_model(m, lambda a: np.full_like(a, np.nan)), "not finite"),
     "infinite-entry": (lambda m, e: with_model(m, lambda a: np.r_[np.inf, a[1:]].astype(a.dtype)), "not finite"),
     "short-model": (lambda m, e: with_model(m, lambda a: a[:-1]), "expected float32("),
-    "other-dtype": (lambda m, e: with_model(m, lambda a: a.astype(np.float64)), "expected float32"),
+    "other-dtype": (lambda m, e: with_model(m, to_other_dtype), "expected float32"),
     "no-model": (lambda m, e: without(m, ARRAYS), "without the record 'arrays'"),
     "no-metrics": (lambda m, e: without(m, METRICS), "without the metrics"),
     "stale": (lambda m, e: with_metric(m, ROUND, BAD_ROUND - 1), "reply of round 1, expected 2"),
@@ -64,6 +69,8 @@ TAMPER_PAYLOAD: dict[str, tuple[Callable[[Message, Exchange], Message], str]] = 
     "no-payload": (lambda m, e: without(m, PAYLOAD), "without the record 'payload'"),
     "nan-payload": (with_nan_in_the_payload, "not finite"),
 }
+# this change has no effect on a payload of integers
+OF_FLOATS = ("nan-payload",)
 # these changes have no effect on an empty model
 OF_A_MODEL = ("nan-model", "infinite-entry", "short-model", "other-dtype")
 CASES = [
@@ -71,6 +78,7 @@ CASES = [
     for name, row in ALGORITHMS.items()
     for kind in (*TAMPER, *(TAMPER_PAYLOAD if row.strategy.up_type is not None else ()))
     if row.strategy.shares_model or kind not in OF_A_MODEL
+    if kind not in OF_FLOATS or any(spec.kind == "float" for spec in specs_of(row.strategy.up_type).values())
 ]
 RETRYING = [name for name, row in ALGORITHMS.items() if row.traits.retries_failed]
 

@@ -98,7 +98,8 @@ def test_a_fraction_of_the_clients_is_asked(strategy: str, tmp_path: Path) -> No
 
 
 def test_counted_bytes_are_the_model_and_the_declared_payload(strategy: str, tmp_path: Path) -> None:
-    config = {"strategy": strategy, "model": "mlp", "num-server-rounds": 2}
+    networks = ALGORITHMS[strategy].traits.models or ("mlp",)
+    config = {"strategy": strategy, "model": networks[0], "num-server-rounds": 2}
     run, tap = federate(tmp_path / "run", config, clients=8)
     for line in run.lines[1:]:
         down = up = 0

@@ -12,6 +12,7 @@ from tests.battery.federation import federate
 OTHERS: dict[str, Scalar] = {
     "aggregation": "median",
     "batch-size": 5,
+    "client-weights": "equal",
     "learning-rate": 0.7,
     "local-steps": 3,
     "lr-decay": 0.5,

@@ -399,7 +399,7 @@ FITTED = Preprocessing((*columns("x", "y", "z").inputs, Feature("z", "missing"))
         ({"columns": encode_columns(FITTED)}, "bins or features of missing cells before the sites have"),
         (
             {"negative_labels": None, "positive_labels": None},
-            "labels: got values that cannot be read: SiteReport.labels: 0 values",
+            "labels: got numbers at partition 1",
         ),
         ({"negative_labels": encode_names(("x" * 65,))}, "SiteReport.labels: a value of more than 64 characters"),
         (

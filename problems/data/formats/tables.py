@@ -22,9 +22,10 @@ from problems.data.formats.inspection import check_columns, is_index, kind_of
 from problems.data.formats.workbooks import as_text_table
 from problems.data.groups import number_groups
 from problems.data.markers import Markers, check_names, describe_hits, parse_markers
+from problems.data.outcomes import find_faults, read_numbers
 from problems.data.preprocessing import Feature, Preprocessing
 from problems.data.repeats import warn_of_repeats
-from problems.data.samples import Source, add_subgroups, label_classes, make_source
+from problems.data.samples import Source, add_subgroups, label_classes, make_source, number_source
 from problems.data.spec import REST, Column, DataError, DataSpec, fill_in, parse_columns, parse_names
 from problems.errors import join_first
 
@@ -188,6 +189,7 @@ def from_frames(
         return frame.pop(name)
 
     labels = take("label-column", label_column)
+    offsets = take("offset-column", spec.offset_column) if spec.offset_column else None
     site_name = f"column {spec.site_column!r}"
     site_values, sites = tuple[str, ...](), None
     if spec.site_column:
@@ -201,15 +203,23 @@ def from_frames(
     if lacking:
         got = f"no column {', '.join(map(repr, lacking[:10]))} of feature-columns"
         raise DataError(train, got=got, allowed=_columns(frame), hint="set feature-columns to existing columns")
-    faults = _find_missing_labels(labels, label_column)
+    faults = find_faults(labels, label=True) if spec.has_numbers else _find_missing_labels(labels, label_column)
+    faults += [] if offsets is None else find_faults(offsets, label=False)
     check_columns(frame, wanted, spec, faults, train_count=train_count, site=site)
     if groups is None:
-        _warn_of_repeats(everything, [column.name for column in wanted], (label_column, spec.site_column))
+        _warn_of_repeats(
+            everything, [column.name for column in wanted], (label_column, spec.site_column, spec.offset_column)
+        )
     if counting:
         _log.warning("ignored column %r of %s, which counts rows and has no name", counting[0], files)
     encoder = lambda train_rows: encode(frame, wanted, train_rows, spec)  # noqa: E731
     notes = tuple(describe_hits(parse_markers(spec.missing_values), hits, len(frame)))
-    source = make_source(labels.to_numpy(), encoder, train_count, sites)
+    if spec.has_numbers:
+        source = number_source(read_numbers(labels), encoder, train_count, sites)
+    else:
+        source = make_source(labels.to_numpy(), encoder, train_count, sites)
+    if offsets is not None:
+        source = replace(source, offsets=read_numbers(offsets))
     site_names = tuple(f"{spec.site_column} {value}" if is_number(value) else value for value in site_values)
     source = replace(source, groups=groups, notes=notes, site_values=site_values, site_names=site_names)
     return add_subgroups(source, spec, frames)
@@ -330,6 +340,8 @@ def encode(
         scale=spec.scale,  # type: ignore[arg-type]
         label_column=spec.labels_in,
         bins=spec.bins,
+        label_type=spec.label_type,  # type: ignore[arg-type]
+        offset_column=spec.offset_column,
         borders=parse_borders(spec.borders),
     )
     numeric = [feature.column for feature in features if feature.kind in ("number", "date", "empty")]

@@ -33,8 +33,11 @@ STACKINGS: tuple[Stacking, ...] = (SampleStacking(), PairStacking(), SaddleStack
 def stacking_of(client: MethodClient[Any]) -> Stacking | None:
     """Return the `Stacking` for a client's method. None: the client can only train alone.
 
-    Stacking requires a network with gradients in closed form: ``linear``, ``linear-no-intercept`` or ``mlp``.
+    Stacking requires a network with gradients in closed form: ``linear``, ``linear-no-intercept`` or ``mlp``. Clients
+    with offsets train alone.
     """
+    if client.site.offsets is not None:
+        return None
     stacking = next((stacking for stacking in STACKINGS if type(client.objective) in stacking.objectives), None)
     return None if stacking is None or client.objective.model.dense is None else stacking
 

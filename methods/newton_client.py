@@ -1,0 +1,306 @@
+"""The client half of `methods.newton`: sums over a site's rows, and the site's own estimate.
+
+A row of the design is the row's features and a 1 for the intercept. With site effects the site's intercept is solved
+for at the site, for every received vector of weights, and never sent: sums over rows are of features minus their
+weighted mean (the intercept is partialled out), which gives the same estimates and standard errors as an indicator
+column for each site.
+"""
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import torch
+from jaxtyping import Float, Float64
+from torch import Tensor
+
+from methods.method import Task
+from methods.newton_records import NewtonQuestion, NewtonSettings, NewtonSums, NewtonVariance, SiteEstimate
+from methods.solving import SingularError, solve
+from payloads.settings import TrainingSettings
+from problems.errors import InputError
+from problems.least_cell import is_small
+from problems.models import FlatModel
+from problems.objectives.regression import REGRESSIONS, solve_intercept
+from problems.site import Site
+
+# the fewest rows of a site with its own file, and the steps of the fit of a single site
+FEWEST_ROWS, STEPS = 10, 25
+# a feature varies within a site if its distances from its mean exceed this share of its values
+_CONSTANT = 1e-12
+
+
+class Design:
+    """f_i: a site's rows as the columns of a regression, in float64.
+
+    Attributes:
+        family: The generalised linear model.
+        columns: The features of each row and, with an intercept, a 1.
+        outcomes: The outcomes.
+        offsets: The offset of each row's linear predictor.
+        intercept: Whether the last column is the intercept.
+    """
+
+    def __init__(self, model: FlatModel, site: Site, loss: str, training: TrainingSettings, settings: Any) -> None:
+        self.model, self.family = model, REGRESSIONS[loss]
+        self.intercept = any(name.endswith("bias") for name in model.parameter_names)
+        features = site.features.flatten(1).double()
+        ones = features.new_ones(len(site), int(self.intercept))
+        self.columns, self.outcomes = torch.cat([features, ones], dim=1), site.labels.double()
+        self.offsets = torch.zeros_like(self.outcomes) if site.offsets is None else site.offsets.double()
+
+    def scores(self, x: Float[Tensor, "d"]) -> Float[Tensor, "n"]:
+        """Return the linear predictor of each row."""
+        return self.columns @ x.double() + self.offsets
+
+    @property
+    def weights(self) -> int:
+        """The number of columns without the intercept."""
+        return self.columns.shape[1] - int(self.intercept)
+
+
+NewtonTask = Task[NewtonSettings, Design]
+
+
+@dataclass(frozen=True)
+class Point:
+    """A client's state in a round: the received coefficients."""
+
+    x: Float[Tensor, "d"]
+
+
+@dataclass(frozen=True)
+class Rows:
+    """What a point makes of a site's rows.
+
+    Attributes:
+        columns: The columns of the sums; with site effects minus their weighted means, and 0 for the intercept.
+        residuals: Minus the slope of each row's loss.
+        curvatures: The second derivative of each row's loss.
+        scores: The linear predictor.
+        intercept: The site's intercept, with site effects.
+    """
+
+    columns: Float[Tensor, "n d"]
+    residuals: Float[Tensor, "n"]
+    curvatures: Float[Tensor, "n"]
+    scores: Float[Tensor, "n"]
+    intercept: float = 0.0
+
+
+def look(design: Design, x: Float[Tensor, "d"], *, own: bool) -> Rows | None:
+    """Evaluate a site's rows at a point.
+
+    Args:
+        own: Whether the site has its own intercept.
+
+    Returns:
+        None if the outcomes do not determine the site's own intercept, such as outcomes of a single class: the
+        likelihood is then 1 for every vector of weights.
+    """
+    family = design.family
+    if own and not family.fits(design.outcomes):
+        return None
+    scores, intercept = design.scores(x), 0.0
+    if own:
+        if design.intercept:
+            scores = scores - x[-1].double()
+        intercept = solve_intercept(family, scores, design.outcomes)
+        scores = scores + intercept
+    curvatures = family.curvature(scores, design.outcomes)
+    residuals = -family.loss.slope(scores, design.outcomes)
+    return Rows(centre(design, curvatures) if own else design.columns, residuals, curvatures, scores, intercept)
+
+
+def centre(design: Design, weights: Float[Tensor, "n"]) -> Float[Tensor, "n d"]:
+    """Return the columns minus their weighted means. Columns that are constant at the site become exactly 0."""
+    centred = design.columns - (weights @ design.columns) / weights.sum()
+    largest = design.columns.abs().amax(dim=0)
+    centred[:, centred.abs().amax(dim=0) <= _CONSTANT * largest] = 0.0
+    return centred
+
+
+def check_rows(task: NewtonTask) -> None:
+    """Refuse if the sums would reveal rows of a site with its own file.
+
+    Raises:
+        InputError: There are too few rows, fewer rows than coefficients, or a column with too few other values.
+    """
+    site, columns = task.site, task.f.columns
+    least = site.least_cell
+    if least <= 1:  # the owner allows counts of single rows
+        return
+    fewest = max(FEWEST_ROWS, 2 * least, 0 if task.summed > 1 else columns.shape[1])
+    if len(site) < fewest:
+        allowed = f"at least {fewest}, since sums over fewer rows reveal rows"
+        raise InputError("training rows", got=len(site), allowed=allowed, hint="add rows, or use fewer columns")
+    if task.summed > 1:
+        return
+    counts = [int((column != column.mode().values).sum()) for column in columns.T]
+    if rare := [index for index, count in enumerate(counts) if is_small([count], least)]:
+        names = ", ".join(map(str, rare[:10]))
+        raise InputError(
+            "features",
+            got=f"fewer than {least} rows that differ from the others in feature {names} (counted from 0)",
+            allowed=f"no such rows, or at least {least} (least-cell of the site's settings)",
+            hint="drop the column, merge its categories, or set privacy.secure-sum",
+        )
+
+
+def count_effective(weights: Float[Tensor, "n"]) -> float:
+    """Return the number of equally weighted rows that would have the same concentration of weights."""
+    total, squares = float(weights.sum()), float(weights.square().sum())
+    return total**2 / squares if squares > 0 else np.inf
+
+
+def refuse_dominance(task: NewtonTask, weights: Float[Tensor, "n"]) -> None:
+    """Refuse if a few rows dominate the information at the received point: it would reveal these rows.
+
+    Raises:
+        InputError: The weights are concentrated on fewer rows than the site's least cell.
+    """
+    if task.site.least_cell > 1 and task.summed == 1 and count_effective(weights) < task.site.least_cell:
+        got = "coefficients under which a few rows have nearly all weight"
+        allowed = f"weight on at least {task.site.least_cell} rows (least-cell of the site's settings)"
+        raise InputError("coefficients", got=got, allowed=allowed, hint="set privacy.secure-sum, or drop columns")
+
+
+def start(x: Float[Tensor, "d"], down: None, memory: None, task: NewtonTask) -> Point:
+    return Point(x)
+
+
+def step(carry: Point, batch: Any, eta: float, task: NewtonTask) -> Point:
+    return carry
+
+
+def no_batches(task: NewtonTask, down: None) -> Iterator[tuple[float, Any]]:
+    """Return no batches: a round has no local step."""
+    return iter(())
+
+
+def finish(carry: Point, task: NewtonTask) -> tuple[Float[Tensor, "d"], NewtonSums, None]:
+    """Answer a round with the sums over the site's rows. Round 1 starts from the outcomes, not from the model."""
+    check_rows(task)
+    return carry.x, first_sums(task) if task.server_round == 1 else sum_rows(carry.x, task), None
+
+
+def first_sums(task: NewtonTask) -> NewtonSums:
+    """Return the sums of the first weighted least squares fit: X'WX and X'Wz of working outcomes z."""
+    design, own = task.f, task.settings.site_effects
+    if own and not design.family.fits(design.outcomes):
+        return NewtonSums.zeros(design.columns.shape[1])
+    weights, working = design.family.start(design.outcomes)
+    working = working - design.offsets
+    columns = centre(design, weights) if own else design.columns
+    if own:
+        working = working - (weights @ working) / weights.sum()
+    return NewtonSums.of(columns.T @ (weights * working), columns.T @ (weights[:, None] * columns), 0.0, len(working))
+
+
+def sum_rows(x: Float[Tensor, "d"], task: NewtonTask) -> NewtonSums:
+    """Return the score, the information and the deviance of the site's rows at a point."""
+    design = task.f
+    rows = look(design, x, own=task.settings.site_effects)
+    if rows is None:
+        return NewtonSums.zeros(design.columns.shape[1])
+    refuse_dominance(task, rows.curvatures)
+    score = rows.columns.T @ rows.residuals
+    information = rows.columns.T @ (rows.curvatures[:, None] * rows.columns)
+    deviance = float(design.family.deviance(rows.scores, design.outcomes).sum())
+    return NewtonSums.of(score, information, deviance, len(design.outcomes))
+
+
+def answer_variance(x: Float[Tensor, "d"], down: NewtonQuestion, task: NewtonTask) -> NewtonVariance:
+    """Answer the exchange after the last step: the sums of all standard errors, at the final coefficients.
+
+    Args:
+        x: The message's model; the point is in the question.
+        down: The question.
+        task: The client's task.
+    """
+    check_rows(task)
+    design, family, own = task.f, task.f.family, task.settings.site_effects
+    rows = look(design, torch.from_numpy(np.array(down.point)).to(x.device), own=own)
+    if rows is None:
+        return NewtonVariance.zeros(design.columns.shape[1])
+    refuse_dominance(task, rows.curvatures)
+    squares = rows.residuals.square()
+    scores = rows.columns * rows.residuals[:, None]
+    total, size = scores.sum(dim=0), float(len(squares))
+    hidden = task.site.least_cell > 1 and task.summed == 1 and count_effective(squares) < task.site.least_cell
+    return NewtonVariance.make(
+        information=rows.columns.T @ (rows.curvatures[:, None] * rows.columns),
+        squares=torch.zeros_like(total.outer(total)) if hidden else scores.T @ scores,
+        clustered=total.outer(total),
+        figures=[
+            float(family.deviance(rows.scores, design.outcomes).sum()),
+            float(family.log_likelihood(rows.scores, design.outcomes).sum()),
+            size * rows.intercept if own else 0.0,
+        ],
+        counts=[len(squares), 1, int(hidden)],
+    )
+
+
+def answer_estimate(x: Float[Tensor, "d"], down: NewtonQuestion, task: NewtonTask) -> SiteEstimate:
+    """Answer with the site's own estimate as sums for a meta-analysis.
+
+    Args:
+        x: The message's model; without effect.
+        down: The question; provides the free coefficients and, for random effects, the variances between sites.
+        task: The client's task.
+    """
+    check_rows(task)
+    fit = fit_alone(task.f, down.free)
+    if fit is None:
+        return SiteEstimate.zeros(task.f.columns.shape[1])
+    estimate, variance = fit
+    weight = np.where(variance > 0, 1 / np.where(variance > 0, variance + down.between, 1.0), 0.0)
+    return SiteEstimate.of(weight, estimate)
+
+
+def fit_alone(design: Design, free: np.ndarray) -> tuple[Float64[np.ndarray, "d"], Float64[np.ndarray, "d"]] | None:
+    """Fit the model to a site's rows alone.
+
+    Args:
+        design: The site's rows.
+        free: Whether each coefficient is estimated; the others stay 0. The intercept is always estimated.
+
+    Returns:
+        The estimates and their variances, 0 for coefficients that are not estimated. None if there is no estimate:
+        fewer rows than coefficients, columns that do not vary at the site, or separated outcomes.
+    """
+    family, chosen = design.family, np.array(free, dtype=bool)
+    if design.intercept:
+        chosen[-1] = True
+    if len(design.outcomes) <= chosen.sum() or not family.fits(design.outcomes):
+        return None
+    columns = design.columns[:, torch.from_numpy(chosen).to(design.columns.device)]
+    weights, working = family.start(design.outcomes)
+    right = columns.T @ (weights * (working - design.offsets))
+    point = np.zeros(len(right))
+    for _ in range(STEPS):
+        information = (columns.T @ (weights[:, None] * columns)).cpu().numpy()
+        try:
+            move, inverse = solve(information, right.cpu().numpy())
+        except (SingularError, np.linalg.LinAlgError):
+            return None
+        point = point + move
+        scores = columns @ torch.from_numpy(point).to(columns) + design.offsets
+        weights, slope = family.curvature(scores, design.outcomes), family.loss.slope(scores, design.outcomes)
+        if not torch.isfinite(weights).all():
+            return None
+        if float(move @ information @ move) <= 1e-16 * max(1.0, len(point)):
+            break
+        right = -(columns.T @ slope)
+    else:
+        return None
+    spread = 1.0
+    if family.dispersed:
+        deviance = float(family.deviance(scores, design.outcomes).sum())
+        spread = deviance / (len(design.outcomes) - len(point))
+    if not spread > 0:
+        return None
+    estimate, variance = np.zeros(len(chosen)), np.zeros(len(chosen))
+    estimate[chosen], variance[chosen] = point, spread * np.diag(inverse)
+    return estimate, variance
