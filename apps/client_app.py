@@ -114,8 +114,7 @@ def measure(work: Work) -> Steps:
     model = resources.skeleton(work.run, tuple(site.features.shape[1:]))
     phase, summed = str(request.config[PHASE]), work.summed > 1
     if site.numeric:
-        loss = work.run.training.loss
-        sums, replaced = measure_errors(model, request.parameters, site, loss, phase, summed=summed)
+        sums, replaced = measure_errors(model, request.parameters, site, work.run.training.loss, phase, summed=summed)
         rows = int(sums.sums[0])
         return Answer(payload=sums, metrics={NUM_EXAMPLES: rows, ROUND: request.config[ROUND]}, altered=replaced)
     counts: ScoreCounts | SetCounts

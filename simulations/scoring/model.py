@@ -17,7 +17,7 @@ from sklearn.base import BaseEstimator, ClassifierMixin
 from sklearn.metrics import accuracy_score, r2_score
 from sklearn.utils import RegressorTags
 
-from apps.config import parse_run_config
+from apps.config import ConfigError, parse_run_config
 from problems.calibration import Calibration, read_calibration
 from problems.data import DataError, SampleFormat
 from problems.data.formats.uci import base_codes
