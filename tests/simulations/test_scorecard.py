@@ -245,7 +245,7 @@ def test_points_are_scaled_log_odds(command: Line, tmp_path: Path, scale: str, k
 
 
 def test_the_page_adds_up(command: Line, tmp_path: Path) -> None:
-    run = train(tmp_path, {"scale": "bins", **PROBABLE, "positive-label": "yes"})
+    run = train(tmp_path, {"scale": "bins", **PROBABLE, "threshold-at": "sensitivity=0.8"})
     assert command("scorecard", run.path, "--out", tmp_path / "card")[0] == 0
     page = Page((tmp_path / "card" / "scorecard.html").read_text("utf-8"))
     assert (page.open, page.loaded) == ([], [])
@@ -260,6 +260,15 @@ def test_the_page_adds_up(command: Line, tmp_path: Path) -> None:
         left, right = map(float, row["odds"].split(" : "))
         assert left / right == pytest.approx(odds, rel=1e-3)
     assert "after calibration" in page.text
+    scored = pd.read_csv(
+        io.StringIO(command("predict", run.path, tmp_path / "new.csv", "--points", "--threshold", "run")[1])
+    )
+    last = int(
+        re.findall(r"With (\d+) points or fewer 'yes' is predicted: .*, chosen by sensitivity=0.8", page.text)[0]
+    )
+    clear = (scored.points - last - 0.5).abs() > 5  # rounding may move scores near the threshold to the other side
+    assert clear.mean() > 0.5
+    np.testing.assert_array_equal(scored.predicted[clear], (scored.points <= last)[clear])
     assert command("scorecard", run.path, "--out", tmp_path / "card")[0] == 0  # replaces its own files
     (tmp_path / "card" / "scorecard.csv").write_text("mine", "utf-8")
     assert "which this command did not write" in refusal(command, "scorecard", run.path, "--out", tmp_path / "card")
