@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 from jaxtyping import Float64
 
-from problems.data.cells import texts, without_markers
+from problems.data.cells import as_listed, texts, without_markers
 from problems.data.preprocessing import Feature, Preprocessing
 
 if TYPE_CHECKING:
@@ -121,7 +121,8 @@ class RawColumn:
         if self.is_text or (self.feature.kind == "date" and self.feature.transform != "bin"):
             cells = without_markers(frame[self.name], self.recipe.markers_of(self.name))
             words, missing = texts(cells)
-            shown = [f"{self.name}={word}" for word in words.tolist()]
+            known = [self.base, *(one.value for one in self.recipe.inputs if one.kind == "category")]
+            shown = [f"{self.name}={word}" for word in as_listed(words, known).tolist()]
         else:
             numbers = self.recipe.encode(frame)[:, 0]
             missing = np.isnan(numbers)

@@ -20,7 +20,8 @@ def merge_borders(
 
     Args:
         borders: The borders between the bins, ascending.
-        negatives, positives: The numbers of rows of each class in each bin, one more than borders.
+        negatives: The number of negative rows in each bin; there is one bin more than borders.
+        positives: The number of positive rows in each bin.
         min_rows: The smallest number of rows of each class in a merged bin, at least 1, unless one bin remains.
         rising: Whether the share of positives shall rise with the column. None: the direction with the larger
             likelihood, and rising if both are equal.

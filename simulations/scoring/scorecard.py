@@ -197,13 +197,16 @@ class Scorecard:
     @cached_property
     def exact_start(self) -> float:
         """The start before rounding."""
-        origin = self.model.bias + sum(block.origin for block in self.blocks)
-        return self.scale.offset + self.slope * origin - self.scale.factor * self.calibration.intercept
+        return self.convert(self.model.bias + sum(block.origin for block in self.blocks))
 
     @property
     def start(self) -> int:
         """The score of a row with 0 points in each column."""
         return _round(self.exact_start)
+
+    def convert(self, score: float) -> float:
+        """Return a score of the model in exact points."""
+        return self.scale.offset + self.slope * score - self.scale.factor * self.calibration.intercept
 
     @cached_property
     def max_error(self) -> float:
@@ -227,8 +230,9 @@ class Scorecard:
         """Return the scores of rows in points, as a column of a table.
 
         Args:
-            frame, scores: Not used.
+            frame: Not used.
             features: The rows' features (n, f).
+            scores: Not used.
         """
         total = np.full(len(features), float(self.start))
         for block in self.blocks:

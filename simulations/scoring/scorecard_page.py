@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from pathlib import Path
 from typing import Any
 
@@ -39,6 +40,7 @@ def write_page(card: Scorecard, trained: TrainedModel) -> str:
             _explain_scale(card, positive),
             _explain_odds(card, trained, positive),
             _explain_rounding(card),
+            *_explain_threshold(card, trained, positive),
             *([board.headline()] if board.is_binary and trained.is_left else []),
         ],
         blocks=[_describe(block) for block in card.blocks],
@@ -75,6 +77,16 @@ def _explain_rounding(card: Scorecard) -> str:
         f"The points are rounded: a score differs from the exact score by at most {error:.1f} points, which changes "
         f"the odds by at most {percent:.0f} %."
     )
+
+
+def _explain_threshold(card: Scorecard, trained: TrainedModel, positive: str) -> list[str]:
+    """Return a sentence about the run's threshold, in a list; an empty list without a threshold for this model."""
+    chosen = trained.record.result.get("threshold") if trained.is_left else None
+    if not chosen:
+        return []
+    points = math.floor(card.convert(float(chosen["score"])))
+    by = f", chosen by {chosen['at']} on validation rows" if "at" in chosen else ""
+    return [f"With {points} points or fewer {positive} is predicted: the run's threshold{by}."]
 
 
 def _describe(block: ColumnPoints) -> dict[str, Any]:

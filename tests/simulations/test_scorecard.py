@@ -11,6 +11,7 @@ import pytest
 from safetensors.numpy import load_file
 
 from apps.config import Scalar
+from problems.data.formats.uci import COLUMNS as HEART_COLUMNS
 from tests.battery.federation import Run, federate
 from tests.programs import Line
 from tests.refusals import states
@@ -148,6 +149,24 @@ def test_reasons_of_numbers_have_the_numbers(command: Line, tmp_path: Path) -> N
     assert {f"age={cells.age}", f"since={cells.since}", f"owner={cells.owner}".lower()} <= row_reasons
 
 
+def test_a_code_without_a_feature_is_the_reference_if_it_is_best(command: Line, tmp_path: Path) -> None:
+    """The first code of a column of heart-disease has no feature. The file writes codes as 1.0."""
+    run, _ = federate(tmp_path / "run", {"dataset": "heart-disease", "strategy": "local-sgd"}, 4)
+    rng = np.random.default_rng(0)
+    new = pd.DataFrame({name: rng.integers(20, 90, 30) for name in HEART_COLUMNS})
+    new["cp"] = np.tile([1.0, 2.0, 3.0, 4.0, 1.0], 6)
+    new.assign(restecg=0.0).to_csv(tmp_path / "new.csv", index=False)
+    table = pd.read_csv(io.StringIO(command("predict", run.path, tmp_path / "new.csv", "--reasons", 10)[1]))
+    reasons = table.filter(like="reason_").to_numpy()
+    contributions = table.filter(like="contribution_").to_numpy()
+    recipe = json.loads((run.path / "columns.json").read_text("utf-8"))["outputs"]
+    weights = {one["name"]: weight for one, weight in zip(recipe, run.model["output.weight"][0].tolist(), strict=True)}
+    codes = {1: 0.0, **{code: weights[f"cp={code}"] for code in (2, 3, 4)}}
+    for row, code in enumerate(new.cp.astype(int)):
+        (index,) = np.flatnonzero(reasons[row] == f"cp={code}")
+        assert contributions[row, index] == pytest.approx(codes[code] - min(codes.values()), abs=2e-6)
+
+
 def test_models_without_contributions_are_refused(command: Line, tmp_path: Path) -> None:
     run = train(tmp_path, {"model": "mlp", "num-server-rounds": 1})
     error = refusal(command, "predict", run.path, tmp_path / "new.csv", "--reasons", 2)
@@ -226,7 +245,7 @@ def test_points_are_scaled_log_odds(command: Line, tmp_path: Path, scale: str, k
 
 
 def test_the_page_adds_up(command: Line, tmp_path: Path) -> None:
-    run = train(tmp_path, {"scale": "bins", **PROBABLE, "positive-label": "yes"})
+    run = train(tmp_path, {"scale": "bins", **PROBABLE, "threshold-at": "sensitivity=0.8"})
     assert command("scorecard", run.path, "--out", tmp_path / "card")[0] == 0
     page = Page((tmp_path / "card" / "scorecard.html").read_text("utf-8"))
     assert (page.open, page.loaded) == ([], [])
@@ -241,6 +260,15 @@ def test_the_page_adds_up(command: Line, tmp_path: Path) -> None:
         left, right = map(float, row["odds"].split(" : "))
         assert left / right == pytest.approx(odds, rel=1e-3)
     assert "after calibration" in page.text
+    scored = pd.read_csv(
+        io.StringIO(command("predict", run.path, tmp_path / "new.csv", "--points", "--threshold", "run")[1])
+    )
+    last = int(
+        re.findall(r"With (\d+) points or fewer 'yes' is predicted: .*, chosen by sensitivity=0.8", page.text)[0]
+    )
+    clear = (scored.points - last - 0.5).abs() > 5  # rounding may move scores near the threshold to the other side
+    assert clear.mean() > 0.5
+    np.testing.assert_array_equal(scored.predicted[clear], (scored.points <= last)[clear])
     assert command("scorecard", run.path, "--out", tmp_path / "card")[0] == 0  # replaces its own files
     (tmp_path / "card" / "scorecard.csv").write_text("mine", "utf-8")
     assert "which this command did not write" in refusal(command, "scorecard", run.path, "--out", tmp_path / "card")
