@@ -119,11 +119,10 @@ def measure(work: Work) -> Steps:
         return Answer(payload=sums, metrics={NUM_EXAMPLES: rows, ROUND: request.config[ROUND]}, altered=replaced)
     counts: ScoreCounts | SetCounts
     if phase in OF_SETS:
-        column = request.config.get(COLUMN)
-        sets = sets_of(work.run, phase, column)
-        seed = work.run.training.seed
+        sets, seed = sets_of(work.run, phase, request.config.get(COLUMN)), work.run.training.seed
+        column = int(request.config[COLUMN])
         counts, diverged = count_sets(
-            model, request.parameters, site, edges, phase, int(column), sets=sets, seed=seed, summed=summed
+            model, request.parameters, site, edges, phase, column, sets=sets, seed=seed, summed=summed
         )
     else:
         counts, diverged = score(model, request.parameters, site, edges, phase, summed=summed)

@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
-from jaxtyping import Int, Int64
+from jaxtyping import Int
 
 from payloads.held_out import BINS, COLUMN, ScoreEdges
 from payloads.record import FloatArray
@@ -59,9 +59,10 @@ def count_sets(
         replies = strategy.ask(server_round, clients, record, question, phase, {COLUMN: column})
     finally:
         strategy.sets = 0
-    counts = [reply.payload.by_set() for reply in replies]
-    negatives, positives = (np.sum([each[side] for each in counts], axis=0, dtype=np.int64) for side in (0, 1))
-    withheld = np.sum([reply.payload.withheld for reply in replies], axis=0)
-    pairs: list[tuple[Int64[np.ndarray, bins], Int64[np.ndarray, bins]]] = list(zip(negatives, positives, strict=True))
-    tallies = [Tally.of_bins(edges, below[None], above[None]) for below, above in pairs]
-    return CountedSets(tallies, withheld.tolist(), [bounds(edges, *pair)[0] for pair in pairs])
+    negatives, positives = (
+        np.stack([reply.payload.by_set()[side] for reply in replies]).sum(axis=0, dtype=np.int64) for side in (0, 1)
+    )
+    withheld = np.stack([reply.payload.withheld for reply in replies]).sum(axis=0)
+    tallies = [Tally.of_bins(edges, negatives[[index]], positives[[index]]) for index in range(sets)]
+    errors = [bounds(edges, negatives[index], positives[index])[0] for index in range(sets)]
+    return CountedSets(tallies, withheld.tolist(), errors)
