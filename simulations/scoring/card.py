@@ -19,7 +19,8 @@ from simulations.results.output import format_cell, format_megabytes, format_met
 from simulations.results.records import METRICS
 from simulations.results.tripod import OPEN, checklist
 from simulations.scoring.markdown import escape, join_lines, make_table, show_part
-from simulations.scoring.model import BEST, TrainedModel
+from simulations.scoring.model import TrainedModel
+from simulations.scoring.run_files import BEST
 
 # Run-config keys that disturb the training data on purpose.
 _DISTURBANCES = ("imbalance", "label-noise", "client-shift")

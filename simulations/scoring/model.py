@@ -8,7 +8,7 @@ from __future__ import annotations
 import logging
 from functools import cached_property
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 
 import numpy as np
 import torch
@@ -17,7 +17,7 @@ from sklearn.base import BaseEstimator, ClassifierMixin
 from sklearn.metrics import accuracy_score, r2_score
 from sklearn.utils import RegressorTags
 
-from apps.config import parse_run_config
+from apps.config import ConfigError, parse_run_config
 from problems.calibration import Calibration, read_calibration
 from problems.data import DataError, SampleFormat
 from problems.data.formats.uci import base_codes
@@ -167,8 +167,21 @@ class TrainedModel(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         # a writable array, since PyTorch warns about read-only arrays
         features = np.require(self.features(table), requirements=["C", "W"])
         scores: NDArray[Any] = self.network.predict(torch.from_numpy(features)).cpu().numpy()
-        offsets = None if self.preprocessing is None else self.preprocessing.offsets(table)
+        offsets = self.offsets(table)
         return scores if offsets is None else (scores + offsets).astype(scores.dtype)
+
+    def offsets(self, table: pd.DataFrame | NDArray[Any]) -> NDArray[np.float64] | None:
+        """Return the offsets of rows (n,); None if the run has no ``offset-column``.
+
+        Args:
+            table: The rows, see the class.
+
+        Raises:
+            DataError: The offset's column is missing, or has cells that are not finite numbers.
+        """
+        if self.preprocessing is None or not self.preprocessing.offset_column:
+            return None
+        return self.preprocessing.offsets(cast("pd.DataFrame", table))
 
     def predict_proba(self, table: pd.DataFrame | NDArray[Any]) -> NDArray[np.float64]:
         """Return probabilities: the scores mapped by the run's calibration or, without a calibration, by the sigmoid.

@@ -11,7 +11,8 @@ from numpy.typing import NDArray
 
 from apps.config import ConfigError
 from problems.score_groups import ScoreGroups
-from simulations.scoring.model import BEST, LAST, TrainedModel
+from simulations.scoring.model import TrainedModel
+from simulations.scoring.run_files import BEST, LAST
 
 RUN, YOUDEN, SCORE_IS = "run", "youden", "score="
 OPTION = "--threshold"
