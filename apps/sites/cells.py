@@ -44,11 +44,11 @@ def check_classes(rows: SiteRows, least: int) -> None:
         DataError: A class has at least one training row, but fewer than the least cell.
     """
     if is_small(rows.class_counts(rows.train_rows), least):
-        of_class = "" if rows.numeric else "a class with "
+        of_class, none = ("", "") if rows.numeric else ("a class with ", "no rows of a class, or ")
         raise DataError(
             "training rows",
             got=f"{of_class}fewer than {least} rows",
-            allowed=f"{'' if rows.numeric else 'no rows of a class, or '}at least {least} ({LEAST} of the site's settings)",
+            allowed=f"{none}at least {least} ({LEAST} of the site's settings)",
             hint=f"add rows, or let the site's owner set {LEAST} to 1",
         )
 
