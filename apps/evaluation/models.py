@@ -131,7 +131,7 @@ class ModelEvaluator(ScoreEvaluator):
             return super().__call__(arrays)
         scores = self.predict(arrays).cpu().numpy()
         try:
-            metrics = number_metrics(self.config.training.loss, self.labels, scores)
+            metrics = number_metrics(self.config.training.loss, self.labels.astype(np.float64), scores)
         except ValueError as error:
             raise self.explain_divergence() from error
         return metrics | self.nonzeros(arrays)
@@ -150,7 +150,7 @@ class ModelEvaluator(ScoreEvaluator):
         logits = self.predict(arrays)
         if self.config.evaluation.counts:
             self.tally = Tally.of_rows(self.labels, logits.cpu().numpy(), self.sites)
-        return self.labels, logits
+        return self.labels.astype(np.int8, copy=False), logits
 
 
 class HeldOutEvaluator(ScoreEvaluator):

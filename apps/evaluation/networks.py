@@ -96,7 +96,7 @@ def add_errors(
         SetupError: The sites that answer have no such rows.
     """
     replies = strategy.ask(server_round, list(range(len(strategy.roster))), model_record(arrays), None, phase)
-    digits = np.sum([reply.payload.digits for reply in replies], axis=0, dtype=np.int64)
+    digits = np.stack([reply.payload.digits for reply in replies]).sum(axis=0, dtype=np.int64)
     sums = ErrorSums.of(from_digits(digits))
     if not sums.rows:
         key, allowed = f"round {server_round}: the sites' held-out rows", "at least one row"

@@ -44,10 +44,11 @@ def check_classes(rows: SiteRows, least: int) -> None:
         DataError: A class has at least one training row, but fewer than the least cell.
     """
     if is_small(rows.class_counts(rows.train_rows), least):
+        of_class, none = ("", "") if rows.numeric else ("a class with ", "no rows of a class, or ")
         raise DataError(
             "training rows",
-            got=f"a class with fewer than {least} rows",
-            allowed=f"no rows of a class, or at least {least} ({LEAST} of the site's settings)",
+            got=f"{of_class}fewer than {least} rows",
+            allowed=f"{none}at least {least} ({LEAST} of the site's settings)",
             hint=f"add rows, or let the site's owner set {LEAST} to 1",
         )
 
@@ -116,7 +117,7 @@ def describe_left_out(rows: SiteRows, least: int) -> list[str]:
     lines = []
     for name, indices in parts.items():
         if is_small(rows.class_counts(indices), least):
-            text = f"a class has fewer than {least} rows ({LEAST})"
+            text = f"{'they are' if rows.numeric else 'a class has'} fewer than {least} rows ({LEAST})"
             lines.append(f"left out of the {name} of models: all {len(indices)} held-out rows, since {text}")
     if constant := rows.nearly_constant(least):
         names = ", ".join(map(repr, constant))

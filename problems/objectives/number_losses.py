@@ -59,6 +59,8 @@ def deviances(loss: str, scores: Float64[np.ndarray, "n"], labels: Float64[np.nd
         labels: The labels; >= 0 for the Poisson loss.
     """
     if loss == SQUARED:
-        return np.square(scores - labels)
+        squares: NDArray[np.float64] = np.square(scores - labels)
+        return squares
     logarithms = np.log(labels, out=np.zeros_like(labels), where=labels > 0)
-    return 2 * (labels * (logarithms - scores) - labels + means(loss, scores))
+    each: NDArray[np.float64] = 2 * (labels * (logarithms - scores) - labels + means(loss, scores))
+    return each

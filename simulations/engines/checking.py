@@ -62,6 +62,9 @@ def _of_sites(config: RunConfig, roster: Roster) -> Iterator[str]:
     if not config.algorithm.strategy.counts_samples:
         return  # parties disclose their rows only to accepted parties
     for site, (negatives, positives) in enumerate(roster.class_counts.tolist()):
+        if config.data.has_numbers:
+            yield f"{roster.label(site)}: {negatives:,} rows"
+            continue
         lacking = [name for name, count in (("positive", positives), ("negative", negatives)) if not count]
         missing = f"; no {lacking[0]} rows" if lacking else ""
         yield f"{roster.label(site)}: {negatives + positives:,} rows, {positives:,} positive{missing}"

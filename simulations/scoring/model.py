@@ -8,7 +8,7 @@ from __future__ import annotations
 import logging
 from functools import cached_property
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 
 import numpy as np
 import torch
@@ -166,17 +166,6 @@ class TrainedModel(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         """
         return self.scores_of(self.features(table), self.offsets(table))
 
-    def offsets(self, table: pd.DataFrame | NDArray[Any]) -> NDArray[np.float64] | None:
-        """Return the numbers of the run's ``offset-column`` (n,); None without this column.
-
-        Args:
-            table: The rows, see the class.
-
-        Raises:
-            DataError: See `decision_function`.
-        """
-        return None if self.preprocessing is None else self.preprocessing.offsets(table)
-
     def scores_of(self, features: NDArray[np.float32], offsets: NDArray[np.float64] | None) -> NDArray[Any]:
         """Return the raw scores.
 
@@ -191,6 +180,19 @@ class TrainedModel(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         writable = np.require(features, requirements=["C", "W"])
         scores: NDArray[Any] = self.network.predict(torch.from_numpy(writable)).cpu().numpy()
         return scores if offsets is None else (scores + offsets).astype(scores.dtype)
+
+    def offsets(self, table: pd.DataFrame | NDArray[Any]) -> NDArray[np.float64] | None:
+        """Return the offsets of rows (n,); None if the run has no ``offset-column``.
+
+        Args:
+            table: The rows, see the class.
+
+        Raises:
+            DataError: The offset's column is missing, or has cells that are not finite numbers.
+        """
+        if self.preprocessing is None or not self.preprocessing.offset_column:
+            return None
+        return self.preprocessing.offsets(cast("pd.DataFrame", table))
 
     def predict_proba(self, table: pd.DataFrame | NDArray[Any]) -> NDArray[np.float64]:
         """Return probabilities: the scores mapped by the run's calibration or, without a calibration, by the sigmoid.

@@ -14,7 +14,9 @@ from apps.config import ConfigError, Scalar, parse_run_config
 from apps.server_app import RunFailedError
 from apps.sites.resources import dtype_of
 from apps.sites.rows import own_rows
+from payloads.held_out import ErrorDigits
 from payloads.wire import PAYLOAD
+from problems.number_metrics import ErrorSums
 from problems.site import Site
 from tests.battery.federation import federate
 from tests.refusals import refuses, spell
@@ -99,9 +101,14 @@ def test_metrics_of_held_out_rows_equal_scikit_learn(
 
 def test_a_site_with_few_rows_sends_zeros(nodes: list[dict[str, Scalar]], tmp_path: Path) -> None:
     nodes[0]["least-cell"] = 7  # of 6 held-out rows
-    run, _ = federate(tmp_path / "run", COST, nodes=nodes)
-    others, _ = federate(tmp_path / "others", COST | {"num-server-rounds": 1}, nodes=nodes)
-    assert run.result["left_out"] == others.result["left_out"] == {"sites": 1, "fewer_than": 5}
+    run, grid = federate(tmp_path / "run", COST, nodes=nodes)
+    records = [e.reply.content.config_records[PAYLOAD] for e in grid.exchanges if e.phase == "score-counts"]
+    last = [ErrorDigits.from_record(record) for record in records[-3:]]
+    assert sorted(int(each.sums[0]) for each in last) == [0, 8, 10]
+    assert [not each.digits.any() for each in last].count(True) == 1
+    sums = ErrorSums.of([sum(column) for column in zip(*(each.sums for each in last), strict=True)])
+    assert run.result["metrics"] == sums.metrics()
+    assert run.result["left_out"] == {"sites": 1, "fewer_than": 5}
 
 
 @pytest.mark.parametrize("partition", ["natural", "iid", "linear", "consecutive"])
