@@ -2,6 +2,7 @@
 
 from collections.abc import Mapping
 from types import MappingProxyType
+from typing import Any
 
 import numpy as np
 from flwr.app import ArrayRecord
@@ -19,8 +20,12 @@ from strategies.rounds.handshake import Roster
 from strategies.rounds.replies import Reply
 
 # the training settings that describe reads; the others have no effect
-_READ = ("dtype", "seed", "device", "torch_threads", "fraction_train", "min_train_nodes", "max_retries", "retry_wait")
-_READ += ("round_timeout", "handshake_timeout", "clip_gradient", "weight_decay", "local_optimizer")
+_READ = frozenset(
+    [
+        *("dtype", "seed", "device", "torch_threads", "fraction_train", "min_train_nodes", "max_retries", "retry_wait"),
+        *("round_timeout", "handshake_timeout", "clip_gradient", "weight_decay", "local_optimizer"),
+    ]
+)
 
 
 class Describe(PayloadStrategy):
@@ -79,7 +84,7 @@ class Describe(PayloadStrategy):
     def prologue(self, arrays: ArrayRecord, grid: Grid) -> None:
         assert self.columns is not None
 
-        def ask(phase: str, question: BinQuestion | None = None) -> list[Payload]:
+        def ask(phase: str, question: BinQuestion | None = None) -> list[Any]:
             return [reply.payload for reply in self.ask(0, range(len(self.roster)), arrays, question, phase)]
 
         pool = self.pool = Pool.of(self.columns, ask(TOTALS), summed=self.privacy.secure_sum)

@@ -15,8 +15,8 @@ from problems.data.validation import validate
 
 def remove_scaling(spec: DataSpec) -> DataSpec:
     """Return the options of a data set without scaling, and with missing cells allowed."""
-    allowed = {"missing": "mean"} if spec.dataset in TABLES or is_hub(spec.dataset) else {}
-    return replace(spec, scale="none", validation_fraction=0.0, **allowed)
+    missing = "mean" if spec.dataset in TABLES or is_hub(spec.dataset) else spec.missing
+    return replace(spec, scale="none", validation_fraction=0.0, missing=missing)
 
 
 def load_columns(spec: DataSpec, num_clients: int) -> FederatedData:

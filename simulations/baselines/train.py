@@ -25,12 +25,16 @@ def check_baselines(config: RunConfig) -> None:
         config: The run's config.
 
     Raises:
-        ConfigError: Each site has some columns of all rows (vertical learning), or the data set has no test rows.
+        ConfigError: The strategy trains no model, each site has some columns of all rows (vertical learning), or the
+            data set has no test rows.
     """
     if config.algorithm.sites.hold_columns:
         got = f"strategy {config.run.strategy!r}, whose parties have different columns"
         hint = "remove --baselines; `florilegium nonfederated` trains the reference of this strategy"
         raise ConfigError("--baselines", got=got, allowed="a strategy whose sites have complete rows", hint=hint)
+    if not config.algorithm.strategy.trains:
+        got = f"strategy {config.run.strategy!r}, which trains no model"
+        raise ConfigError("--baselines", got=got, allowed="a strategy that trains", hint="remove --baselines")
     if config.data.dataset in UNLABELLED:
         got = f"dataset {config.data.dataset!r}, which has no test rows"
         raise ConfigError("--baselines", got=got, allowed="a data set with test rows", hint="remove --baselines")

@@ -31,8 +31,11 @@ def check_centralized(config: RunConfig) -> None:
     """Check that this reference supports the config's loss.
 
     Raises:
-        ConfigError: The reference does not support the loss.
+        ConfigError: The strategy trains no model, or the reference does not support the loss.
     """
+    if not config.algorithm.strategy.trains:
+        got = f"{config.run.strategy!r}, which trains no model"
+        raise ConfigError("strategy", got=got, allowed="a strategy that trains", hint="set another strategy")
     loss = config.training.loss
     if loss not in (*PAIRWISE_LOSSES, CROSS_ENTROPY):
         got, allowed = f"{loss!r}, which has no centralised reference", ", ".join((*PAIRWISE_LOSSES, CROSS_ENTROPY))
