@@ -1,43 +1,26 @@
 """The client that describes the columns of its site. It trains no model."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from types import MappingProxyType
 
-import torch
-
 from clients.base import Config, Fitted, PayloadClient
+from clients.vfb2 import NoModel
 from methods.cohort import Cohort
 from methods.describe import answer_bins, answer_quantiles, answer_totals
-from payloads.description import BINS, QUANTILES, TOTALS, Bins, Question, SiteQuantiles, Totals
+from payloads.description import BINS, QUANTILES, TOTALS, BinQuestion, Bins, SiteQuantiles, Totals
 from payloads.record import FloatArray, Payload, PayloadError
 from payloads.wire import PHASE
-from problems.models.vectors import Copy
 
 PHASES: Mapping[str, type[Payload]] = MappingProxyType(
     {TOTALS: Totals, **dict.fromkeys(BINS, Bins), QUANTILES: SiteQuantiles}
 )
 
 
-class NoModel:
-    """The place of a model in a run without one."""
-
-    stochastic = False
-    device = torch.device("cpu")
-    parameters = torch.zeros(0)
-
-    def load(self, arrays: Sequence[FloatArray]) -> None:
-        """Ignore the arrays."""
-
-    def arrays(self, copy: Copy) -> list[FloatArray]:
-        """Return no arrays."""
-        return []
-
-
 class DescribeClient(PayloadClient[NoModel]):
     """The client half of a description of columns."""
 
     site: Cohort  # type: ignore[assignment]
-    down = Question
+    down = BinQuestion
     phases = PHASES
 
     def fit(self, parameters: list[FloatArray], config: Config) -> Fitted:

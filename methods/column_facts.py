@@ -149,7 +149,7 @@ def _text(pool: Pool, whole: Part, parts: Sequence[Part], name: str) -> Facts:
     pooled = whole.totals["pooled"].reshape(-1, 3)[list(columns.texts).index(name)]
     cells = np.concatenate([marks, pooled[None]])
     names = [*_level_names(columns, name), _MISSING, _UNLISTED, _HIDDEN]
-    filled = cells.any(axis=1)
+    filled = cells.sum(axis=1) > 0
     information = find_information(
         cells[filled, 0], cells[filled, 1], [text for text, one in zip(names, filled, strict=True) if one]
     )
@@ -217,7 +217,7 @@ def find_information(
         "information_value", which is None without both classes; and "bins".
     """
     zeros = ((negatives == 0) | (positives == 0)) & (negatives + positives > 0)
-    rows = [
+    rows: list[Facts] = [
         {"bin": name, "negatives": int(negative), "positives": int(positive)}
         for name, negative, positive in zip(names, negatives, positives, strict=True)
     ]
@@ -263,8 +263,7 @@ def _find_units(pool: Pool, parts: Sequence[Part]) -> dict[int, list[int]]:
     strange: dict[int, list[int]] = {}
     with np.errstate(all="ignore"):
         for number in range(len(numbers)):
-            one = [slice(None), [number]]
-            found = find_units([numbers[number]], *(array[tuple(one)] for array in (counts, centres, spreads)))
+            found = find_units([numbers[number]], *(array[:, [number]] for array in (counts, centres, spreads)))
             if found:
                 strange[number] = [site for site, _ in found]
     return strange

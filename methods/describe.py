@@ -10,7 +10,7 @@ import numpy as np
 from jaxtyping import Float64, Int64
 
 from methods.cohort import Cohort
-from payloads.description import LEVELS, Bins, Question, SiteQuantiles, Totals
+from payloads.description import LEVELS, BinQuestion, Bins, SiteQuantiles, Totals
 from payloads.exact_sums import DIGITS, LARGEST, to_digits
 from payloads.record import specs_of
 from problems.data import DataError
@@ -85,7 +85,7 @@ def _count_levels(
     return counts, few, pooled
 
 
-def answer_bins(cohort: Cohort, question: Question) -> Bins:
+def answer_bins(cohort: Cohort, question: BinQuestion) -> Bins:
     """Answer an exchange of `BINS`.
 
     Args:

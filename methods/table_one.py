@@ -17,7 +17,7 @@ from problems.data.quantiles import GROUPS
 
 _PIECES = 2 * GROUPS
 """A bin is divided if it has two of so many equal parts of a column's cells."""
-_POWERS = range(-20, 65)
+_POWERS, _NARROW = range(-20, 65), 256
 
 
 @dataclass(frozen=True, eq=False)
@@ -48,7 +48,7 @@ class Part:
         return float(total / cells), float(max(variance, Fraction(0))) ** 0.5
 
     def without(self, other: "Part") -> "Part":
-        """Return the sums without those of another part."""
+        """Return the sums without another part's."""
         totals = {name: values - other.totals[name] for name, values in self.totals.items()}
         offsets = tuple(mine - theirs for mine, theirs in zip(self.offsets, other.offsets, strict=True))
         squares = tuple(mine - theirs for mine, theirs in zip(self.squares, other.squares, strict=True))
@@ -144,10 +144,16 @@ def first_borders(columns: int) -> Float64[np.ndarray, "c b"]:
     return np.tile(np.concatenate([-powers[::-1], [0.0], powers]), (columns, 1))
 
 
-def is_fine(counts: Int64[np.ndarray, "c 3 bins"]) -> bool:
-    """Return whether no bin has more than 1/64 of its column's cells."""
-    by_bin = counts.sum(axis=1)
-    return bool((by_bin * GROUPS <= by_bin.sum(axis=1, keepdims=True)).all())
+def is_fine(borders: Float64[np.ndarray, "c b"], counts: Int64[np.ndarray, "c 3 bins"]) -> bool:
+    """Return whether each bin has at most 1/64 of its column's cells, or is narrow: nearly equal cells."""
+    for row, by_class in zip(borders, counts, strict=True):
+        cells = by_class.sum(axis=0)
+        finite, heavy = row[np.isfinite(row)], cells * GROUPS > cells.sum()
+        low, high = find_quantiles(row, cells, np.array([0.05, 0.95]))
+        widths = np.concatenate([[np.inf], np.diff(finite), np.full(len(cells) - len(finite), np.inf)])
+        if (heavy & (widths * _NARROW > max(high - low, abs(low) / _NARROW))).any():
+            return False
+    return True
 
 
 def refine(

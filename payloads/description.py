@@ -45,7 +45,7 @@ class Totals(Payload):
 
 
 @dataclass(frozen=True, eq=False)
-class Question(Payload):
+class BinQuestion(Payload):
     """The borders of each column's bins, ascending, infinite after the last border; and the origins of squares."""
 
     borders: FloatArray = array("c", "b", finite=False)

@@ -57,20 +57,20 @@ def group(cells: Float64[np.ndarray, "n"], least_cell: int) -> tuple[Float64[np.
         return values, counts.astype(np.int64)
     ordered = np.sort(cells)
     smallest = max(2 * least_cell, len(cells) // _MOST_GROUPS)
-    points, counts = list[float](), list[int]()
+    points, sizes = list[float](), list[int]()
     parts = [(0, len(ordered))]
     while parts:
         start, end = parts.pop()
         low, high = float(ordered[start]), float(ordered[end - 1])
         if low == high:
             points.append(low)
-            counts.append(end - start)
+            sizes.append(end - start)
             continue
         left, right = _interval(low, high)
         middle = left / 2 + right / 2
         if end - start < smallest:
             points.append(middle)
-            counts.append(end - start)
+            sizes.append(end - start)
             continue
         cut = start + int(np.searchsorted(ordered[start:end], middle))
         if cut - start < least_cell:
@@ -81,7 +81,7 @@ def group(cells: Float64[np.ndarray, "n"], least_cell: int) -> tuple[Float64[np.
             parts.append((start, end))
         else:
             parts += [(cut, end), (start, cut)]
-    return np.array(points), np.array(counts, dtype=np.int64)
+    return np.array(points), np.array(sizes, dtype=np.int64)
 
 
 def _interval(low: float, high: float) -> tuple[float, float]:

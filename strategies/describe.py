@@ -2,6 +2,7 @@
 
 from collections.abc import Mapping
 from types import MappingProxyType
+from typing import Any
 
 import numpy as np
 from flwr.app import ArrayRecord
@@ -10,7 +11,7 @@ from flwr.serverapp import Grid
 from methods.cohort import Columns
 from methods.method import Traits
 from methods.table_one import Pool, first_borders, is_fine, refine
-from payloads.description import BINS, QUANTILES, TOTALS, Bins, Question, SiteQuantiles, Totals
+from payloads.description import BINS, QUANTILES, TOTALS, BinQuestion, Bins, SiteQuantiles, Totals
 from payloads.record import FloatArray, Payload, PayloadError
 from payloads.settings import Settings, TrainingSettings
 from strategies.base import PayloadStrategy
@@ -19,8 +20,12 @@ from strategies.rounds.handshake import Roster
 from strategies.rounds.replies import Reply
 
 # the training settings that describe reads; the others have no effect
-_READ = ("dtype", "seed", "device", "torch_threads", "fraction_train", "min_train_nodes", "max_retries", "retry_wait")
-_READ += ("round_timeout", "handshake_timeout", "aggregation", "clip_gradient", "weight_decay", "local_optimizer")
+_READ = frozenset(
+    [
+        *("dtype", "seed", "device", "torch_threads", "fraction_train", "min_train_nodes", "max_retries", "retry_wait"),
+        *("round_timeout", "handshake_timeout", "clip_gradient", "weight_decay", "local_optimizer"),
+    ]
+)
 
 
 class Describe(PayloadStrategy):
@@ -35,7 +40,7 @@ class Describe(PayloadStrategy):
 
     counts_samples = False
     trains = False
-    down_type = Question
+    down_type = BinQuestion
     phases: Mapping[str, type[Payload]] = MappingProxyType(
         {TOTALS: Totals, **dict.fromkeys(BINS, Bins), QUANTILES: SiteQuantiles}
     )
@@ -79,15 +84,15 @@ class Describe(PayloadStrategy):
     def prologue(self, arrays: ArrayRecord, grid: Grid) -> None:
         assert self.columns is not None
 
-        def ask(phase: str, question: Question | None = None) -> list[Payload]:
+        def ask(phase: str, question: BinQuestion | None = None) -> list[Any]:
             return [reply.payload for reply in self.ask(0, range(len(self.roster)), arrays, question, phase)]
 
         pool = self.pool = Pool.of(self.columns, ask(TOTALS), summed=self.privacy.secure_sum)
         borders = first_borders(len(self.columns.numbers))
         for number, phase in enumerate(BINS):
             origins = pool.means() if number == 0 else np.zeros(0)
-            pool.add_bins(borders, origins, ask(phase, Question(borders=borders, origins=origins)))
-            if is_fine(pool.counts) or phase == BINS[-1]:
+            pool.add_bins(borders, origins, ask(phase, BinQuestion(borders=borders, origins=origins)))
+            if is_fine(pool.borders, pool.counts) or phase == BINS[-1]:
                 break
             borders = refine(borders, pool.counts)
         if not self.privacy.secure_sum:

@@ -108,7 +108,10 @@ def _line(name: str, texts: Sequence[str], values: Sequence[Any], *, wide: bool,
 
 def _of_number(column: Mapping[str, Any], entries: Sequence[Any], wide: bool) -> list[list[str]]:
     name = column["column"]
-    get = lambda key: [None if entry is None else entry.get(key) for entry in entries]  # noqa: E731
+
+    def get(key: str) -> list[Any]:
+        return [None if entry is None else entry.get(key) for entry in entries]
+
     means, deviations = get("mean"), get("deviation")
     marks = ["~" if entry and entry["rare_values_changed"] else "" for entry in entries]
     texts = [

@@ -1,6 +1,6 @@
 """The data of sites whose columns are described: all rows of a site's own file, or a client's rows of the run's data.
 
-No row is scaled, filled or held out, so neither the seed nor the split changes the description.
+All rows are described, neither scaled nor filled. So neither the seed nor the split changes the description.
 """
 
 from collections.abc import Mapping
@@ -15,12 +15,12 @@ from apps.run_config.algorithm import Held, RunConfig, Sites
 from apps.sites.cells import least_cell
 from apps.sites.rows import encode_columns, label_node, own_rows, reads_own
 from clients.base import Trained
-from clients.describe import NoModel
+from clients.vfb2 import NoModel
 from methods.cohort import Cohort, Columns
 from payloads.handshake import Scaling, SiteReport, encode_name
 from payloads.site_names import fit_names
 from problems.data import DataError, DataSpec, FederatedData, Preprocessing
-from problems.data.raw_columns import load_columns, name_features, unscaled
+from problems.data.raw_columns import load_columns, name_features, remove_scaling
 
 
 @lru_cache(maxsize=4)
@@ -79,7 +79,7 @@ def _read(config: RunConfig, node: Mapping[str, Any], partition: tuple[int, int]
     """
     if not reads_own(config):
         return _client(config.data, partition[1], partition[0])
-    rows = own_rows(replace(config, data=unscaled(config.data)), node, partition[0], trains=False)
+    rows = own_rows(replace(config, data=remove_scaling(config.data)), node, partition[0], trains=False)
     try:
         table = rows.preprocessing or name_features(rows.features)
     except DataError as error:

@@ -185,6 +185,7 @@ def load_rows(spec: DataSpec, num_clients: int, raw: Raw | None = None) -> Feder
         warn_of_rows(encoded, labels, source.codes, train_rows, source.sites)
 
     take: Callable[..., Any] = partial(take_float32, precise=spec.precise) if raw is None else operator.getitem
+    columns: Preprocessing | None
     if raw is not None:
         features, columns = raw(source.encode(train_rows))
     else:

@@ -13,10 +13,10 @@ from problems.data.spec import DRAWN, TABLES, UNLABELLED, DataError, DataSpec, i
 from problems.data.validation import validate
 
 
-def unscaled(spec: DataSpec) -> DataSpec:
+def remove_scaling(spec: DataSpec) -> DataSpec:
     """Return the options of a data set without scaling, and with missing cells allowed."""
-    allowed = {"missing": "mean"} if spec.dataset in TABLES or is_hub(spec.dataset) else {}
-    return replace(spec, scale="none", validation_fraction=0.0, **allowed)
+    missing = "mean" if spec.dataset in TABLES or is_hub(spec.dataset) else spec.missing
+    return replace(spec, scale="none", validation_fraction=0.0, missing=missing)
 
 
 def load_columns(spec: DataSpec, num_clients: int) -> FederatedData:
@@ -33,7 +33,7 @@ def load_columns(spec: DataSpec, num_clients: int) -> FederatedData:
         DataError: As for `load`, or the data set is not a table.
     """
     validate(spec)
-    spec = unscaled(spec)
+    spec = remove_scaling(spec)
     try:
         if spec.dataset not in DRAWN:
             return load_rows(spec, num_clients, _raw)

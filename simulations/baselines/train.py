@@ -25,8 +25,8 @@ def check_baselines(config: RunConfig) -> None:
         config: The run's config.
 
     Raises:
-        ConfigError: Each site has some columns of all rows (vertical learning), the data set has no test rows, or the
-            run has numbers as labels or offsets.
+        ConfigError: The strategy trains no model, each site has some columns of all rows (vertical learning), the data
+            set has no test rows, or the run has numbers as labels or offsets.
     """
     if config.data.has_numbers or config.data.offset_column:
         key = "label-type" if config.data.has_numbers else "offset-column"
@@ -36,6 +36,9 @@ def check_baselines(config: RunConfig) -> None:
         got = f"strategy {config.run.strategy!r}, whose parties have different columns"
         hint = "remove --baselines; `florilegium nonfederated` trains the reference of this strategy"
         raise ConfigError("--baselines", got=got, allowed="a strategy whose sites have complete rows", hint=hint)
+    if not config.algorithm.strategy.trains:
+        got = f"strategy {config.run.strategy!r}, which trains no model"
+        raise ConfigError("--baselines", got=got, allowed="a strategy that trains", hint="remove --baselines")
     if config.data.dataset in UNLABELLED:
         got = f"dataset {config.data.dataset!r}, which has no test rows"
         raise ConfigError("--baselines", got=got, allowed="a data set with test rows", hint="remove --baselines")

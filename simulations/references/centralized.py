@@ -31,8 +31,11 @@ def check_centralized(config: RunConfig) -> None:
     """Check that this reference supports the config's loss.
 
     Raises:
-        ConfigError: The reference does not support the loss, or the run has offsets.
+        ConfigError: The strategy trains no model, the reference does not support the loss, or the run has offsets.
     """
+    if not config.algorithm.strategy.trains:
+        got = f"{config.run.strategy!r}, which trains no model"
+        raise ConfigError("strategy", got=got, allowed="a strategy that trains", hint="set another strategy")
     loss = config.training.loss
     if offset := config.data.offset_column:
         allowed = "'', since this reference adds no offset to scores"

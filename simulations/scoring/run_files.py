@@ -39,6 +39,9 @@ def read_config(record: RunRecord) -> RunConfig:
     if not config.algorithm.strategy.shares_model:
         got = f"a run of strategy {config.run.strategy!r}, whose parties each have a part of the model"
         raise ConfigError(path, got=got, allowed=allowed, hint="see docs/vertical-scoring.md")
+    if not config.algorithm.strategy.trains:
+        got = f"a run of strategy {config.run.strategy!r}, which trains no model"
+        raise ConfigError(path, got=got, allowed=allowed, hint="train a model with another strategy")
     if is_problem(config):
         got = f"a run of the minimax problem {config.training.loss!r}, which has no network"
         raise ConfigError(path, got=got, allowed=allowed, hint=PAGE)

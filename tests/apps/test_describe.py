@@ -185,12 +185,12 @@ def test_warnings_name_units_codes_and_tails(tmp_path: Path) -> None:
     rows[1].loc[:20, "age"] = 999
     rows[0].loc[:3, "kids"] = 1e6
     found = describe(tmp_path, rows)
-    told = {one["column"]: {warning["warning"] for warning in one["warnings"]} for one in found["columns"]}
-    assert "units" in told["bmi"]
-    assert "sentinel codes" in told["age"]
-    assert "long tail" in told["kids"]
+    warned = {one["column"]: {warning["warning"] for warning in one["warnings"]} for one in found["columns"]}
+    assert "units" in warned["bmi"]
+    assert "sentinel codes" in warned["age"]
+    assert "long tail" in warned["kids"]
     assert (tmp_path / "run" / "describe.txt").read_text("utf-8").count("partition 2") == 2
-    assert told["sex"] == set()
+    assert warned["sex"] == set()
 
 
 def test_learning_keys_have_no_effect() -> None:

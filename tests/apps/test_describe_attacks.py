@@ -12,10 +12,11 @@ from flwr.app import Message
 from apps.client_app import app as client_app
 from apps.server_app import RunFailedError
 from apps.server_app import app as server_app
-from clients.describe import PHASES, DescribeClient, NoModel
+from clients.describe import PHASES, DescribeClient
+from clients.vfb2 import NoModel
 from methods.cohort import Cohort, Columns
 from methods.describe import answer_bins, answer_totals
-from payloads.description import QUANTILES, TOTALS, Question
+from payloads.description import QUANTILES, TOTALS, BinQuestion
 from payloads.exact_sums import to_fractions
 from payloads.handshake import SiteReport
 from payloads.record import PayloadError
@@ -66,7 +67,7 @@ def small(counts: Iterable[Any]) -> bool:
 
 def counts(site: Cohort, borders: np.ndarray) -> np.ndarray:
     """Return a site's counts by column, class and bin, for the same borders of both columns."""
-    question = Question(borders=np.tile(np.sort(borders), (2, 1)), origins=np.zeros(0))
+    question = BinQuestion(borders=np.tile(np.sort(borders), (2, 1)), origins=np.zeros(0))
     return answer_bins(site, question).counts.reshape(2, 3, -1)
 
 
@@ -133,7 +134,7 @@ def test_a_rare_outcome_is_hidden(tmp_path: Path) -> None:
 @pytest.mark.parametrize("secure", [False, True])
 def test_a_site_of_four_rows_shows_nothing(secure: bool, tmp_path: Path) -> None:
     """The answers of a site of four rows equal the answers of a site with four other rows."""
-    told = []
+    tables = list[str]()
     for version in (0, 1):
         folder = tmp_path / str(version)
         folder.mkdir()
@@ -145,8 +146,8 @@ def test_a_site_of_four_rows_shows_nothing(secure: bool, tmp_path: Path) -> None
         flat = flat_config(folder / "run", {**CONFIG, "privacy.secure-sum": secure})
         grid = Listener(client_app, 4, flat, nodes)
         serve(grid, server_app, flat)
-        told.append((folder / "run" / "describe.json").read_text("utf-8"))
-        assert '"sites_that_show_nothing": 1' in told[-1]
+        tables.append((folder / "run" / "describe.json").read_text("utf-8"))
+        assert '"sites_that_show_nothing": 1' in tables[-1]
         if not secure:
             of_site = [reply for reply in grid.heard if reply.metadata.src_node_id == FIRST_NODE_ID + 3]
             report = SiteReport.from_record(of_site[0].content.config_records[PAYLOAD])
@@ -154,7 +155,7 @@ def test_a_site_of_four_rows_shows_nothing(secure: bool, tmp_path: Path) -> None
             for reply, phase in zip(of_site[1:], [TOTALS, "bins-1"], strict=False):
                 arrays = PHASES[phase].from_record(reply.content.config_records[PAYLOAD]).arrays()
                 assert all(not array.any() for name, array in arrays.items() if name != "withheld")
-    assert told[0] == told[1]
+    assert tables[0] == tables[1]
 
 
 @pytest.mark.parametrize(
