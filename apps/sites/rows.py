@@ -245,7 +245,8 @@ def _site(rows: SiteRows, partition_id: int, same: _Same, dtype: torch.dtype, de
         return part(indices) if len(indices) else None
 
     test = None if rows.validation_rows is None else held_out(rows.test_rows)
-    return replace(part(rows.train_rows), held_out=held_out(rows.evaluated_rows), test=test)
+    names = rows.names(same.agreed)
+    return replace(part(rows.train_rows), held_out=held_out(rows.evaluated_rows), test=test, names=names)
 
 
 @lru_cache(maxsize=64)

@@ -16,6 +16,8 @@ from apps.server_app import RunFailedError
 from methods.newton_table import between_sites
 from payloads.exact_sums import join, split
 from problems.data import load
+from simulations.results.compare import Comparison
+from simulations.results.report import as_html
 from tests.battery.federation import Run, federate
 from tests.programs import REAL, needs_real
 from tests.refusals import refuses
@@ -47,10 +49,12 @@ def tables(folder: Path, sites: int = 4, rows: int = 120) -> list[pd.DataFrame]:
     return frames
 
 
-def run(folder: Path, name: str, frames: list[pd.DataFrame], **keys: Scalar) -> tuple[Run, dict[str, Any]]:
-    """Run a regression on the sites' tables; return the run and its coefficients."""
+def run(
+    folder: Path, name: str, frames: list[pd.DataFrame], node: Mapping[str, Scalar] | None = None, **keys: Scalar
+) -> tuple[Run, dict[str, Any]]:
+    """Run a regression on the sites' tables, with further keys of the node configs; return the run and its table."""
     flat = {**RUN, "data-dir": str(folder / "test.csv"), "feature-columns": "age,smoker[never|now|past],dose"}
-    nodes = [{"data-path": str(folder / f"{site}.csv")} for site in range(len(frames))]
+    nodes = [{"data-path": str(folder / f"{site}.csv"), **(node or {})} for site in range(len(frames))]
     done, _ = federate(
         folder / name, {**flat, **{key.replace("_", "-"): value for key, value in keys.items()}}, nodes=nodes
     )
@@ -144,7 +148,10 @@ def test_site_effects_equal_an_indicator_of_each_site(tmp_path: Path) -> None:
 
 def test_the_meta_analysis_is_that_of_the_sites_own_fits(tmp_path: Path) -> None:
     frames = tables(tmp_path)
-    _, result = run(tmp_path, "run", frames)
+    done, result = run(tmp_path, "run", frames)
+    page = as_html(Comparison.of([done.path]))
+    assert "coefficients of the logistic regression on 480 rows at 4 sites" in page
+    assert "meta-analysis of the estimates of 4 sites" in page
     design, labels, sites = pooled(frames)
     fits = [
         sm.GLM(labels[sites == site], design[sites == site], family=sm.families.Binomial()).fit(tol=1e-15, maxiter=100)
