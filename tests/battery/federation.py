@@ -185,6 +185,11 @@ def model_of(message: Message) -> list[np.ndarray]:
     return list(model_arrays(records[ARRAYS])) if ARRAYS in records else []
 
 
+def network_of(strategy: str) -> str:
+    """Return a network that the strategy can train, if possible with a hidden layer."""
+    return (ALGORITHMS[strategy].traits.models or ("mlp",))[0]
+
+
 def save_npz(path: Path, features: Any, labels: Any) -> dict[str, Scalar]:
     """Save training rows in their order and a fixed two-class test set; return the keys that read them."""
     features = np.asarray(features, dtype=np.float32)
