@@ -19,7 +19,7 @@ from methods.method import Task
 from methods.newton_records import NewtonQuestion, NewtonSettings, NewtonSums, NewtonVariance, SiteEstimate
 from methods.solving import SingularError, solve
 from payloads.settings import TrainingSettings
-from problems.errors import InputError
+from problems.errors import InputError, join_first
 from problems.least_cell import is_small
 from problems.models import FlatModel
 from problems.objectives.regression import REGRESSIONS, solve_intercept
@@ -139,10 +139,10 @@ def check_rows(task: NewtonTask) -> None:
         return
     counts = [int((column != column.mode().values).sum()) for column in columns.T]
     if rare := [index for index, count in enumerate(counts) if is_small([count], least)]:
-        names = ", ".join(map(str, rare[:10]))
+        names = [repr(site.names[index]) if site.names else str(index) for index in rare]
         raise InputError(
             "features",
-            got=f"fewer than {least} rows that differ from the others in feature {names} (counted from 0)",
+            got=f"fewer than {least} rows that differ from the others in column {join_first(names, 10)}",
             allowed=f"no such rows, or at least {least} (least-cell of the site's settings)",
             hint="drop the column, merge its categories, or set privacy.secure-sum",
         )

@@ -34,6 +34,7 @@ class Site:
         offsets: The numbers that are added to the rows' scores, on the same device and of the same number type. None:
             no offsets.
         numeric: Whether the labels are numbers.
+        names: The names of the features of a site's own table; () if they are unknown.
 
     Example:
         >>> site = Site.from_arrays(0, np.zeros((3, 2)), np.array([0, 1, 0]))
@@ -53,6 +54,7 @@ class Site:
     columns: tuple[tuple[int, ...], ...] = ()
     offsets: Float[Tensor, "n"] | None = None
     numeric: bool = False
+    names: tuple[str, ...] = ()
     _samplers: dict[Purpose, tuple[Indices, int, int, EpochSampler]] = field(
         default_factory=dict, init=False, repr=False
     )

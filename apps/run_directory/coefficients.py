@@ -13,6 +13,8 @@ from problems.files import write_atomic
 # the entry of result.json
 COEFFICIENTS = "coefficients"
 META = "meta_analysis"
+META_COLUMNS = ("fixed effect", "random effects", "deviation between sites", "heterogeneity")
+_QUANTILE = 1.959963984540054
 
 
 def save_coefficients(folder: Path, result: Mapping[str, Any]) -> list[str]:
@@ -30,10 +32,10 @@ def save_coefficients(folder: Path, result: Mapping[str, Any]) -> list[str]:
     writer.writeheader()
     writer.writerows(rows)
     write_atomic(folder / f"{COEFFICIENTS}.csv", text.getvalue().encode())
-    return [caption(result), *align(columns_of(result), cells_of(result)), *notes(result)]
+    return [describe_table(result), *align(columns_of(result), cells_of(result)), *notes(result)]
 
 
-def caption(result: Mapping[str, Any]) -> str:
+def describe_table(result: Mapping[str, Any]) -> str:
     """Return the title of the table."""
     numbers = f"{result['rows']:,} rows at {result['sites']} sites"
     return f"coefficients of the {result['model']} regression on {numbers}, with {result['intervals']} standard errors"
@@ -57,6 +59,16 @@ def cells_of(result: Mapping[str, Any]) -> list[list[str]]:
             cells += [_interval(row["ratio_low"], row["ratio_high"]) if has else "-"]
         rows.append(cells)
     return rows
+
+
+def meta_cells(studies: Mapping[str, float]) -> list[str]:
+    """Return the texts of the cells of a coefficient's meta-analysis, in the order of `META_COLUMNS`."""
+    cells = []
+    for name in ("fixed", "random"):
+        estimate, error = studies[name], studies[f"{name}_std_error"]
+        interval = _interval(estimate - _QUANTILE * error, estimate + _QUANTILE * error)
+        cells.append(f"{_number(estimate)} ({interval})")
+    return [*cells, _number(studies["between_sites"]), f"{studies['heterogeneity']:.0%}"]
 
 
 def notes(result: Mapping[str, Any]) -> list[str]:

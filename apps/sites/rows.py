@@ -255,9 +255,12 @@ def _site(rows: SiteRows, partition_id: int, same: _Same, dtype: torch.dtype, de
         return replace(part(indices), subgroups=codes) if len(indices) else None
 
     test = None if rows.validation_rows is None else held_out(rows.test_rows)
-    columns = feature_columns(rows, same.agreed)
-    train = part(rows.train_rows, max(FEWEST_ROWS, least))
-    return replace(train, held_out=held_out(rows.evaluated_rows), test=test, columns=columns)
+    train = replace(
+        part(rows.train_rows, max(FEWEST_ROWS, least)),
+        columns=feature_columns(rows, same.agreed),
+        names=rows.names(same.agreed),
+    )
+    return replace(train, held_out=held_out(rows.evaluated_rows), test=test)
 
 
 @lru_cache(maxsize=64)

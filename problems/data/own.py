@@ -106,6 +106,14 @@ class SiteRows:
                 columns.append(feature.column)
         return columns
 
+    def names(self, agreed: Agreed | None) -> tuple[str, ...]:
+        """Return the names of a table's features; () for other data.
+
+        Args:
+            agreed: As in `samples`.
+        """
+        return () if self.preprocessing is None else _fit(self.preprocessing, agreed).names
+
     def samples(self, rows: Int64[np.ndarray, "some"], agreed: Agreed | None, min_rows: int = 1) -> Samples:
         """Return rows as samples, scaled for training.
 

@@ -11,6 +11,16 @@ from typing import Any
 from apps.config import ConfigError
 from apps.evaluation.metric_names import better
 from apps.evaluation.small_cells import describe_left_out
+from apps.run_directory.coefficients import (
+    COEFFICIENTS,
+    META,
+    META_COLUMNS,
+    cells_of,
+    columns_of,
+    describe_table,
+    meta_cells,
+    notes,
+)
 from apps.run_directory.curves import RANKING
 from apps.run_directory.table_one import NAME as DESCRIBE
 from payloads.site_names import label_entry, label_site
@@ -110,7 +120,7 @@ def _tell(run: RunRecord, comparison: Comparison) -> dict[str, Any]:
     reason = " ".join(run.reason.split())
     if run.status == UNFINISHED:
         reason = "it is still running, or it ended before it could report a reason"
-    before = [_metrics(run, comparison.metrics), _sites(run), _missing(run)]
+    before = [*_coefficients(run), _metrics(run, comparison.metrics), _sites(run), _missing(run)]
     behind = [_departures(run), _files(run.path)]
     return {
         "title": f"{run.name}, {run.status}",
@@ -119,6 +129,16 @@ def _tell(run: RunRecord, comparison: Comparison) -> dict[str, Any]:
         "facts": _facts(run),
         "behind": behind,
     }
+
+
+def _coefficients(run: RunRecord) -> list[Table]:
+    """Return the tables of a regression: its coefficients, and the meta-analysis of sites. None for other runs."""
+    if not (result := run.result.get(COEFFICIENTS)):
+        return []
+    caption = "; ".join([describe_table(result), *notes(result)])
+    studies = [[row["name"], *meta_cells(row[META])] for row in result["table"] if META in row]
+    meta = f"meta-analysis of the estimates of {result['sites_fitted']} sites, with 95 % intervals"
+    return [Table(caption, columns_of(result), cells_of(result)), Table(meta, ["coefficient", *META_COLUMNS], studies)]
 
 
 def _facts(run: RunRecord) -> dict[str, str]:

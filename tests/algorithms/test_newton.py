@@ -13,9 +13,17 @@ from statsmodels.stats.meta_analysis import combine_effects
 
 from apps.config import ConfigError, Scalar, parse_run_config
 from apps.server_app import RunFailedError
+from methods.newton import move
+from methods.newton_records import NewtonSettings, NewtonState
 from methods.newton_table import between_sites
+from methods.newton_terms import Terms
+from methods.server import Plan
 from payloads.limbs import join, split
+from payloads.settings import TrainingSettings
 from problems.data import load
+from simulations.results.compare import Comparison
+from simulations.results.report import as_html
+from tests.battery.engines import Engine
 from tests.battery.federation import Run, federate
 from tests.programs import REAL, needs_real
 from tests.refusals import refuses
@@ -47,10 +55,12 @@ def tables(folder: Path, sites: int = 4, rows: int = 120) -> list[pd.DataFrame]:
     return frames
 
 
-def run(folder: Path, name: str, frames: list[pd.DataFrame], **keys: Scalar) -> tuple[Run, dict[str, Any]]:
-    """Run a regression on the sites' tables; return the run and its coefficients."""
+def run(
+    folder: Path, name: str, frames: list[pd.DataFrame], node: Mapping[str, Scalar] | None = None, **keys: Scalar
+) -> tuple[Run, dict[str, Any]]:
+    """Run a regression on the sites' tables, with further keys of the node configs; return the run and its table."""
     flat = {**RUN, "data-dir": str(folder / "test.csv"), "feature-columns": "age,smoker[never|now|past],dose"}
-    nodes = [{"data-path": str(folder / f"{site}.csv")} for site in range(len(frames))]
+    nodes = [{"data-path": str(folder / f"{site}.csv"), **(node or {})} for site in range(len(frames))]
     done, _ = federate(
         folder / name, {**flat, **{key.replace("_", "-"): value for key, value in keys.items()}}, nodes=nodes
     )
@@ -144,7 +154,10 @@ def test_site_effects_equal_an_indicator_of_each_site(tmp_path: Path) -> None:
 
 def test_the_meta_analysis_is_that_of_the_sites_own_fits(tmp_path: Path) -> None:
     frames = tables(tmp_path)
-    _, result = run(tmp_path, "run", frames)
+    done, result = run(tmp_path, "run", frames)
+    page = as_html(Comparison.of([done.path]))
+    assert "coefficients of the logistic regression on 480 rows at 4 sites" in page
+    assert "meta-analysis of the estimates of 4 sites" in page
     design, labels, sites = pooled(frames)
     fits = [
         sm.GLM(labels[sites == site], design[sites == site], family=sm.families.Binomial()).fit(tol=1e-15, maxiter=100)
@@ -268,3 +281,33 @@ def test_numbers_with_offsets_equal_statsmodels(loss: str, tmp_path: Path) -> No
     assert len(done.lines) - 1 <= 8
     masked, _ = run(tmp_path, "masked", frames, **keys, **{"privacy.secure-sum": True})
     assert (masked.path / "coefficients.csv").read_bytes() == (done.path / "coefficients.csv").read_bytes()
+
+
+def test_every_engine_has_the_same_table(engine: Engine, tmp_path: Path) -> None:
+    config: dict[str, Scalar] = {"strategy": "newton", "dataset": "heart-disease", "partition": "natural"}
+    config |= {"num-server-rounds": 25, "newton.site-effects": True}
+    expected, _ = federate(tmp_path / "first" / "run", config, clients=4)
+    other = engine.run(tmp_path / "second" / "run", config, 4)
+    for name in ("coefficients.csv", "coefficients.json", "model.safetensors"):
+        assert (other.path / name).read_bytes() == (expected.path / name).read_bytes()
+
+
+def test_a_step_that_raises_the_deviance_is_halved() -> None:
+    terms = Terms(("a", "intercept"), (), True, False, np.zeros(2))
+    settings = NewtonSettings()
+    plan: Any = Plan(3, TrainingSettings(), settings, "cross-entropy", np.array([[5, 5]]))
+    state = NewtonState(
+        free=np.ones(2, bool),
+        scale=np.ones(2),
+        point=np.zeros(2),
+        step=np.array([4.0, 0.0]),
+        objective=np.array([10.0]),
+        flat=np.array([0]),
+        converged=np.array([0]),
+    )
+    sums = {"failed": [0], "rows": [10], "deviance": [11.0], "score": np.ones(2), "information": np.array([1.0, 0, 1])}
+    halved = move(state.point, terms, state, sums, plan)
+    assert (halved.step.tolist(), halved.point.tolist()) == ([2.0, 0.0], [0.0, 0.0])
+    assert move(state.point, terms, state, {**sums, "failed": [1], "deviance": [0.0]}, plan).step.tolist() == [2.0, 0.0]
+    accepted = move(state.point, terms, state, {**sums, "deviance": [9.0]}, plan)
+    assert (accepted.step.tolist(), accepted.point.tolist()) == ([1.0, 1.0], [4.0, 0.0])

@@ -22,6 +22,7 @@ from apps.registry import ALGORITHMS
 from apps.server_app import app as server_app
 from payloads.record import Payload
 from payloads.wire import ARRAYS, CONFIG, PAYLOAD, PHASE, ROUND, model_arrays
+from problems.objectives.number_losses import NUMBER_LOSSES
 from simulations.arguments import Stack
 from simulations.engines.grid import FIRST_NODE_ID, RUN_ID, SERVER_NODE_ID, task_identity
 from simulations.engines.in_process import InProcessGrid
@@ -42,7 +43,7 @@ SMALL: dict[str, Scalar] = {
 }
 TIMING = ("seconds", "server_seconds", "training_seconds")
 SAMPLING = [name for name, row in ALGORITHMS.items() if not row.traits.needs_all_clients]
-PAIRS = [(name, loss) for name, row in ALGORITHMS.items() for loss in row.losses]
+PAIRS = [(name, loss) for name, row in ALGORITHMS.items() for loss in row.losses if loss not in NUMBER_LOSSES]
 # clients of these algorithms have rows, perhaps of one class, and exchange a model
 OF_ROWS = [name for name, row in ALGORITHMS.items() if row.strategy.shares_model]
 # clients of these algorithms can train alone
@@ -183,6 +184,11 @@ def model_of(message: Message) -> list[np.ndarray]:
     """Return the model in a message, or no arrays."""
     records = message.content.array_records
     return list(model_arrays(records[ARRAYS])) if ARRAYS in records else []
+
+
+def network_of(strategy: str) -> str:
+    """Return a network that the strategy can train, if possible with a hidden layer."""
+    return (ALGORITHMS[strategy].traits.models or ("mlp",))[0]
 
 
 def save_npz(path: Path, features: Any, labels: Any) -> dict[str, Scalar]:

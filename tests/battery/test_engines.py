@@ -8,7 +8,7 @@ import pytest
 
 from simulations.__main__ import main
 from tests.battery.engines import Engine
-from tests.battery.federation import SAMPLING, federate, log_to_stderr, save_npz
+from tests.battery.federation import SAMPLING, federate, log_to_stderr, network_of, save_npz
 from tests.refusals import states
 
 MOVING = ("engine", "wall_seconds", "config")
@@ -17,7 +17,7 @@ MOVING = ("engine", "wall_seconds", "config")
 def test_the_same_config_gives_the_same_bytes(strategy: str, engine: Engine, tmp_path: Path) -> None:
     config = {
         "strategy": strategy,
-        "model": "mlp",
+        "model": network_of(strategy),
         "checkpoint-every": 2,
         "fraction-train": 0.67 if strategy in SAMPLING else 1.0,
     }

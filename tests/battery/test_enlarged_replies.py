@@ -28,6 +28,8 @@ from tests.refusals import states
 TIMES = 100
 LOSER = 1
 MORE: dict[str, Any] = {"num-server-rounds": 2, "coda.stage-rounds": 1, "max-retries": 0, "min-train-nodes": 1}
+# a run of newton that converges, and so has all exchanges
+CONVERGED = {"newton": {"num-server-rounds": 15, "newton.ridge": 1.0}}
 DTYPES = {"float": "float32", "int": "int64", "bool": "bool", "bytes": "uint8"}
 
 
@@ -80,7 +82,7 @@ def test_an_enlarged_field_is_refused_by_name(strategy: str, phase: str, field: 
             hit.append(field)
         return exchange.reply
 
-    said = reasons(tmp_path / "run", {"strategy": strategy}, tamper)
+    said = reasons(tmp_path / "run", {"strategy": strategy, **CONVERGED.get(strategy, {})}, tamper)
     assert hit
     assert states(said, f"{kind.__name__}.{field}: got ")
 

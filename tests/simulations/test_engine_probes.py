@@ -21,7 +21,7 @@ from apps.sites.resources import hold_threads
 from payloads.settings import TrainingSettings
 from simulations.engines.grid import task_identity
 from simulations.engines.in_process import InProcessGrid
-from tests.battery.federation import SAMPLING, federate
+from tests.battery.federation import SAMPLING, federate, network_of
 from tests.simulations.probes import NODES, REASON, Observation, client_app, observe
 
 PROJECT = Path(__file__).resolve().parent.parent.parent
@@ -215,7 +215,11 @@ def test_torch_and_numpy_take_the_threads_of_the_run() -> None:
 
 @pytest.mark.parametrize("strategy", ALGORITHMS)
 def test_threads_change_no_result(strategy: str, tmp_path: Path) -> None:
-    config = {"strategy": strategy, "model": "mlp", "fraction-train": 0.8 if strategy in SAMPLING else 1.0}
+    config = {
+        "strategy": strategy,
+        "model": network_of(strategy),
+        "fraction-train": 0.8 if strategy in SAMPLING else 1.0,
+    }
     alone, together = (federate(tmp_path / f"threads-{n}", config, clients=6, threads=n)[0] for n in (1, 4))
     assert together.untimed == alone.untimed
     assert together.model_bytes == alone.model_bytes
