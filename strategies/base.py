@@ -61,7 +61,7 @@ class PayloadStrategy(Family, Strategy):
         if not self.roster:
             timeout, counted = self.training.handshake_timeout, self.counts_samples
             roster = collect_reports(grid, timeout, counted=counted, local=self.local)
-            self.schema, self.states = agree(roster.reports), SiteStates.unknown(len(roster))
+            self.schema, self.states = agree(roster.reports, labelled=self.trains), SiteStates.unknown(len(roster))
             self.roster = roster
             self.meet(roster)
         return self.roster

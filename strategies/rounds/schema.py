@@ -47,10 +47,14 @@ class Schema:
     pixel_max: float | None = None
 
 
-def agree(reports: Sequence[SiteReport]) -> Schema | None:
+def agree(reports: Sequence[SiteReport], *, labelled: bool = True) -> Schema | None:
     """Return the common schema of all sites; None if no site reads its own file.
 
     Warns of a site without a positive label, and of negative labels that only one site has.
+
+    Args:
+        reports: The sites' reports.
+        labelled: Whether sites must report their label values, unless labels are numbers.
 
     Raises:
         SetupError: A site differs from the first site that reads a file, a site without a positive label shares no
@@ -60,7 +64,7 @@ def agree(reports: Sequence[SiteReport]) -> Schema | None:
     if first is None:
         return None
     for report in reports:
-        if difference := _difference(first, report):
+        if difference := _difference(first, report, labelled=labelled):
             key, got, allowed, hint = difference
             raise SetupError(f"handshake: {report.label}: {key}", got=got, allowed=allowed, hint=hint)
     if not first.has_numbers:
@@ -198,7 +202,7 @@ def _compare_labels(reports: Sequence[SiteReport]) -> None:
         log(WARNING, check, "; ".join(doubts[:_SHOWN]), more)
 
 
-def _difference(first: SiteReport, site: SiteReport) -> tuple[str, str, str, str] | None:
+def _difference(first: SiteReport, site: SiteReport, *, labelled: bool) -> tuple[str, str, str, str] | None:
     """Return the key, got, allowed and hint of an error if a site differs from the first site, else None."""
     reference = first.label
     if site.shape is None:
@@ -221,7 +225,7 @@ def _difference(first: SiteReport, site: SiteReport) -> tuple[str, str, str, str
         hint = "make the columns equal, or set feature-columns"
         return "columns", f"a table that {' and '.join(parts)}", f"the columns of {reference}", hint
     for report, columns in ((first, first_table), (site, table)):
-        if report.has_numbers != (columns is not None and columns.label_type == NUMBER):
+        if labelled and report.has_numbers != (columns is not None and columns.label_type == NUMBER):
             got = f"{'numbers' if report.has_numbers else 'classes'} at {report.label}"
             return "labels", got, "labels of the run config's label-type", _SAME_APP
     try:

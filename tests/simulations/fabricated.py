@@ -19,7 +19,7 @@ from simulations.experiments.experiment import read_experiment
 from simulations.results.records import COMPOSITE_METRICS, METRICS, RunRecord, read_run
 from tests.programs import Line
 
-OTHERS = ("grad_phi_sq", "rmse", "suboptimality", *COMPOSITE_METRICS)
+OTHERS = ("grad_phi_sq", "rmse", "mae", "r2", "deviance", "suboptimality", *COMPOSITE_METRICS)
 RANKING = [name for name in METRICS if name not in OTHERS]  # metrics of a binary classifier
 SMALL = """
 title = "Two methods on digits"
