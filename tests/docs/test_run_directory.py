@@ -36,8 +36,8 @@ def test_the_files(run: Run) -> None:
     left = {entry.name + "/" * entry.is_dir() for entry in run.path.iterdir()}
     of_others = {"columns.json", "model_best.safetensors", "failure.json", "model_inner.safetensors", "report.html"}
     of_others |= {"tracking.json", "baselines.json", "model.onnx", "model.md", "card.md", "roc.png", "reliability.png"}
-    of_others |= {"sites.png"}
-    assert left | of_others == set(documented("The run directory")[:22])
+    of_others |= {"sites.png", "coefficients.csv"}
+    assert left | of_others == set(documented("The run directory")[:23])
 
 
 def test_a_second_model_and_its_metrics(tmp_path: Path) -> None:
