@@ -71,8 +71,8 @@ class Point:
 
 
 @dataclass(frozen=True)
-class Rows:
-    """What a point makes of a site's rows.
+class RowTerms:
+    """The terms of a site's sums at a point, row by row.
 
     Attributes:
         columns: The columns of the sums; with site effects minus their weighted means, and 0 for the intercept.
@@ -89,7 +89,7 @@ class Rows:
     intercept: float = 0.0
 
 
-def look(design: Design, x: Float[Tensor, "d"], *, own: bool) -> Rows | None:
+def look(design: Design, x: Float[Tensor, "d"], *, own: bool) -> RowTerms | None:
     """Evaluate a site's rows at a point.
 
     Args:
@@ -110,7 +110,7 @@ def look(design: Design, x: Float[Tensor, "d"], *, own: bool) -> Rows | None:
         scores = scores + intercept
     curvatures = family.curvature(scores, design.outcomes)
     residuals = -family.loss.slope(scores, design.outcomes)
-    return Rows(centre(design, curvatures) if own else design.columns, residuals, curvatures, scores, intercept)
+    return RowTerms(centre(design, curvatures) if own else design.columns, residuals, curvatures, scores, intercept)
 
 
 def centre(design: Design, weights: Float[Tensor, "n"]) -> Float[Tensor, "n d"]:

@@ -98,8 +98,8 @@ class Terms:
             return {}
         references = {}
         for column, indices in self.groups.items():
-            held = [self.names[index] for index in indices if not free[index] and information[index, index] > 0]
-            references[column] = held[0] if held else f"{column} of no listed category"
+            fixed = [self.names[index] for index in indices if not free[index] and information[index, index] > 0]
+            references[column] = fixed[0] if fixed else f"{column} of no listed category"
         return references
 
     def find_redundant(self, information: Float64[np.ndarray, "d d"], free: Bool[np.ndarray, "d"]) -> dict[str, str]:
