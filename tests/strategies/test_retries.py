@@ -298,11 +298,11 @@ def test_the_smoothness_exchange_is_retried_too(data: dict[str, Scalar], tmp_pat
 # Strategies with retries.
 
 
-def test_only_composite_asks_again(data: dict[str, Scalar], tmp_path: Path) -> None:
+def test_composite_and_newton_ask_again(data: dict[str, Scalar], tmp_path: Path) -> None:
     """A strategy with retries needs all clients, so no replacement exists."""
     retrying = [row for row in ALGORITHMS.values() if row.traits.retries_failed]
     assert all(row.traits.needs_all_clients for row in retrying)
-    assert [row.strategy.__name__ for row in retrying if row.strategy.shares_model] == ["Composite"]
+    assert [row.strategy.__name__ for row in retrying if row.strategy.shares_model] == ["Composite", "Newton"]
     one = play(tmp_path, {**data, "strategy": "fedmid"}, only(2, 1, NEVER_RAN))
     assert one.grid.attempts.count((2, "", 1)) == 1
     assert one.run.lines[2]["dropped"] == {"1": NEVER_RAN}

@@ -84,8 +84,9 @@ def test_one_client_of_five_ruins_no_robust_mean(aggregation: str, tmp_path: Pat
     assert all(line["bounded_clients"] >= 1 for line in run.lines[1:] if aggregation == "norm-bound")
 
 
-@pytest.mark.parametrize("strategy", HORIZONTAL)
-def test_every_horizontal_strategy_takes_the_key(strategy: str, tmp_path: Path) -> None:
+# newton adds up sums, and warns that the key has no effect
+@pytest.mark.parametrize("strategy", [name for name in HORIZONTAL if name != "newton"])
+def test_every_mean_takes_the_key(strategy: str, tmp_path: Path) -> None:
     found = set()
     for aggregation in AGGREGATIONS:
         config: dict[str, Scalar] = {"strategy": strategy, "dataset": "breast-cancer", "aggregation": aggregation}
