@@ -17,6 +17,10 @@ Scalar = bool | int | float | str
 SHOWING_KEYS = ("output-dir", "pictures", "tracking-uri", "tracking-experiment")
 
 
+# the repeats of permutation importance with importance=true
+REPEATS = 5
+
+
 class ConfigError(InputError, ValueError):
     """An invalid run config, node config or command line."""
 
@@ -84,8 +88,16 @@ class EvaluationSettings(Settings):
     )
 
     importance: int = setting(
-        "The repeats of [permutation importance](after-a-run.md#importance-of-columns) at the end. 0: none.", 0, ge=0
+        "The repeats of [permutation importance](after-a-run.md#importance-of-columns) at the end. 0: none.",
+        0,
+        "an integer >= 0, or true for 5 repeats",
+        ge=0,
     )
+
+    @field_validator("importance", mode="before")
+    @classmethod
+    def _count_repeats(cls, value: object) -> object:
+        return REPEATS * value if isinstance(value, bool) else value
 
     @field_validator("threshold_at")
     @classmethod

@@ -148,6 +148,11 @@ def test_wrong_keys_are_refused(config: dict[str, Scalar], fault: str) -> None:
         parse_run_config(config)
 
 
+def test_true_means_five_repeats() -> None:
+    for value, repeats in ((True, 5), (False, 0), (7, 7)):
+        assert parse_run_config({"importance": value, "site-metrics": True}).evaluation.importance == repeats
+
+
 @pytest.mark.parametrize("name", OF_ROWS)
 def test_every_strategy_has_subgroups_and_importance(name: str, tmp_path: Path) -> None:
     nodes = files(tmp_path, [patients(100, place) for place in range(3)])
