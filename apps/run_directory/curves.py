@@ -25,6 +25,8 @@ RANKING = {
     "pauc_fpr30": "partial AUC, FPR up to 0.3",
     "average_precision": "average precision",
 }
+# the errors of a run whose labels are numbers
+ERRORS = {"rmse": "root mean squared error", "mae": "mean absolute error"}
 # the largest number of sites with separate curves
 _MOST_SITES = 12
 
@@ -61,7 +63,8 @@ def draw_curves(
         selected: The round of the selected model, which is marked. None: no selected model.
     """
     figure, left, right = _panels((3, 2))
-    for metric, label in RANKING.items():
+    ranks = any(add_suffix(AUC, view) in line for line in lines)
+    for metric, label in (RANKING if ranks else ERRORS).items():
         name = add_suffix(metric, view)
         points = [(line["round"], line[name]) for line in lines if name in line]
         if points:
@@ -73,7 +76,9 @@ def draw_curves(
     left.set(xlabel="round", ylabel=f"on {rows}", title=f"{title}, {view}" if view else title)
     right.set(xlabel="round", ylabel="loss", title=f"objective on {rows}")
     if left.lines:
-        left.legend(loc="lower right", frameon=False)
+        left.legend(loc="lower right" if ranks else "upper right", frameon=False)
+    if left.lines and not ranks:
+        left.set_yscale("log")
     _mark(selected, left, right)
     figure.savefig(path, dpi=120)
 

@@ -7,10 +7,12 @@ import numpy as np
 import pandas as pd
 import pytest
 import torch
+from matplotlib.figure import Figure
 from safetensors.torch import load_file
 from sklearn.metrics import mean_absolute_error, mean_poisson_deviance, mean_squared_error, r2_score
 
 from apps.config import ConfigError, Scalar, parse_run_config
+from apps.run_directory.curves import draw_curves
 from apps.server_app import RunFailedError
 from apps.sites.resources import dtype_of
 from apps.sites.rows import own_rows
@@ -212,3 +214,12 @@ def test_negative_counts_are_refused(nodes: list[dict[str, Scalar]], tmp_path: P
     stays(30, 0).assign(falls=lambda frame: frame["falls"] - 3).to_csv(str(nodes[1]["data-path"]), index=False)
     with refuses(RunFailedError, "column 'falls': got .* cells below 0, .*, allowed: numbers of 0 or more"):
         federate(tmp_path / "run", FALLS, nodes=nodes)
+
+
+def test_curves_show_errors(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    figures = list[Figure]()
+    monkeypatch.setattr(Figure, "savefig", lambda self, *args, **options: figures.append(self))
+    lines = [{"round": number, "rmse": 2.0, "mae": 1.0, "loss": 3.0} for number in range(3)]
+    draw_curves(lines, tmp_path / "curves.png", "a run", "the test set")
+    labels = [line.get_label() for line in figures[0].axes[0].lines]
+    assert labels == ["root mean squared error", "mean absolute error"]
