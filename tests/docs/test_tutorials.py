@@ -15,7 +15,7 @@ from tests.docs.markdown import PROJECT, Block, blocks
 from tests.programs import REAL, needs_real, ran
 
 TUTORIALS = PROJECT / "docs" / "tutorials"
-PAGES = ("hospital-csv", "sparse-logistic", "credit-vertical", "heart-disease", "joining")
+PAGES = ("hospital-csv", "sparse-logistic", "credit-vertical", "heart-disease", "joining", "three-hospitals-study")
 MARK = "<!-- output -->"
 RUN, SHOWN = ("sh", "python"), ("text", "console", "json", "toml", "")
 NUMBER = re.compile(r"[-+]?\d+(?:\.\d+)?(?:e[-+]?\d+)?")
