@@ -15,7 +15,7 @@ import numpy as np
 from jaxtyping import Bool, Float64, Int8, Int64
 
 from payloads.description import MOST_BORDERS
-from payloads.exact_sums import DIGITS, LARGEST
+from payloads.digit_sums import DIGITS, LARGEST
 from problems.data import DataError
 from problems.data.preprocessing import MARKS, Feature
 from problems.data.quantiles import FEWEST_ROWS

@@ -11,7 +11,7 @@ from jaxtyping import Float64, Int64
 
 from methods.cohort import Cohort
 from payloads.description import LEVELS, BinQuestion, Bins, SiteQuantiles, Totals
-from payloads.exact_sums import DIGITS, LARGEST, to_digits
+from payloads.digit_sums import DIGITS, LARGEST, to_digits
 from payloads.record import specs_of
 from problems.data import DataError
 from problems.data.doubts import find_sentinels
@@ -39,7 +39,7 @@ def answer_totals(cohort: Cohort) -> Totals:
         gaps=_integers(number.gaps for number in numbers),
         few_gaps=_integers(number.is_hidden for number in numbers),
         cells=_integers(number.weight for number in numbers),
-        sums=to_digits(np.array([number.sum(0.0, 1) for number in numbers], dtype=np.float64)),
+        sums=to_digits(number.sum(0.0, 1) for number in numbers),
         moved=_integers(number.is_changed for number in numbers),
         sentinels=_integers(
             _has_sentinels(number.cells, cohort, columns.inputs[index])
@@ -95,7 +95,7 @@ def answer_bins(cohort: Cohort, question: BinQuestion) -> Bins:
     borders, with_squares = question.borders.astype(np.float64), len(question.origins) > 0
     origins = question.origins.astype(np.float64)
     if cohort.is_withheld:
-        digits = np.zeros(DIGITS * len(origins), dtype=np.int64)
+        digits = np.zeros(DIGITS * len(origins), dtype=np.int32)
         return Bins(counts=np.zeros(3 * (borders.size + len(borders)), np.int64), offsets=digits, squares=digits)
     sums = [
         np.array([number.sum(origin, power) for number, origin in zip(cohort.numbers, origins.tolist(), strict=True)])

@@ -11,7 +11,7 @@ from jaxtyping import Float64, Int64
 
 from methods.cohort import Columns
 from payloads.description import SiteQuantiles
-from payloads.exact_sums import DIGITS, to_fractions
+from payloads.digit_sums import DIGITS, from_digits
 from payloads.record import Payload
 from problems.data.quantiles import GROUPS
 
@@ -43,7 +43,7 @@ class Part:
         cells = int(self.totals["cells"][index])
         if cells < 2:
             return None
-        (total,) = to_fractions(self.totals["sums"][DIGITS * index : DIGITS * (index + 1)])
+        (total,) = from_digits(self.totals["sums"][DIGITS * index : DIGITS * (index + 1)])
         variance = (self.squares[index] - self.offsets[index] ** 2 / cells) / (cells - 1)
         return float(total / cells), float(max(variance, Fraction(0))) ** 0.5
 
@@ -84,7 +84,7 @@ class Pool:
     def means(self) -> Float64[np.ndarray, "c"]:
         """Return the mean of each number, 0 without cells."""
         cells = _add(self.totals)["cells"].tolist()
-        sums = to_fractions(_add(self.totals)["sums"])
+        sums = from_digits(_add(self.totals)["sums"])
         return np.array([float(total / max(count, 1)) for total, count in zip(sums, cells, strict=True)])
 
     def add_bins(
@@ -104,8 +104,8 @@ class Pool:
             self.parts = [
                 Part(
                     totals,
-                    tuple(to_fractions(sums["offsets"])),
-                    tuple(to_fractions(sums["squares"])),
+                    tuple(from_digits(sums["offsets"])),
+                    tuple(from_digits(sums["squares"])),
                 )
                 for totals, sums in zip(self.totals, arrays, strict=True)
             ]

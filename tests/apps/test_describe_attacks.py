@@ -17,7 +17,7 @@ from clients.vfb2 import NoModel
 from methods.cohort import Cohort, Columns
 from methods.describe import answer_bins, answer_totals
 from payloads.description import QUANTILES, TOTALS, BinQuestion
-from payloads.exact_sums import to_fractions
+from payloads.digit_sums import from_digits
 from payloads.handshake import SiteReport
 from payloads.record import PayloadError
 from payloads.settings import TrainingSettings
@@ -104,7 +104,7 @@ def test_the_mean_of_a_flag_equals_its_counts_by_class(seed: int) -> None:
     """The mean tells the number of ones; less the ones of a class, it would reveal the ones of the other class."""
     site = cohort(seed)
     totals, bins = answer_totals(site), counts(site, np.array([0.5]))
-    assert to_fractions(totals.sums)[1] == bins[1, :, 1].sum()
+    assert from_digits(totals.sums)[1] == bins[1, :, 1].sum()
 
 
 def test_suppressed_cells_stay_ambiguous() -> None:

@@ -150,7 +150,11 @@ def test_list_as_json(command: Line) -> None:
     code, out, err = command("list", "--json")
     assert (code, err) == (0, "")
     found: dict[str, dict[str, Any]] = json.loads(out)
-    there: dict[str, Iterable[str]] = {"strategies": [*ALGORITHMS, *ANALYSES], "datasets": DATASETS, "partitions": PARTITIONS}
+    there: dict[str, Iterable[str]] = {
+        "strategies": [*ALGORITHMS, *ANALYSES],
+        "datasets": DATASETS,
+        "partitions": PARTITIONS,
+    }
     there |= {"models": MODELS, "keys": known_keys(), "experiments": find_packaged()}
     assert {section: list(rows) for section, rows in found.items()} == {name: [*rows] for name, rows in there.items()}
     assert found["keys"] == known_keys()
