@@ -210,7 +210,8 @@ def find_information(
     the sum of (p - q) log(p / q). If a bin has no positive or no negative, 0.5 is added to both of its counts.
 
     Args:
-        negatives, positives: The counts of each bin.
+        negatives: The number of negatives in each bin.
+        positives: The number of positives in each bin.
         names: The names of the bins.
 
     Returns:

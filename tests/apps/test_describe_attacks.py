@@ -101,7 +101,7 @@ def test_borders_cannot_isolate_a_row(seed: int) -> None:
 
 @pytest.mark.parametrize("seed", range(30))
 def test_the_mean_of_a_flag_equals_its_counts_by_class(seed: int) -> None:
-    """The mean tells the number of ones; less the ones of a class, it would reveal the ones of the other class."""
+    """The mean reveals the number of ones; less the ones of a class, it would reveal the ones of the other class."""
     site = cohort(seed)
     totals, bins = answer_totals(site), counts(site, np.array([0.5]))
     assert from_digits(totals.sums)[1] == bins[1, :, 1].sum()
