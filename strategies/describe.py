@@ -35,7 +35,7 @@ class Describe(PayloadStrategy):
 
     Attributes:
         pool: The sums over the sites, and their own sums unless the run has secure sums. None before the exchanges.
-        columns: The columns of all sites. None before the handshake.
+        raw_columns: The columns of all sites. None before the handshake.
     """
 
     counts_samples = False
@@ -57,7 +57,7 @@ class Describe(PayloadStrategy):
     def __init__(self, training: TrainingSettings | None = None, settings: Settings | None = None) -> None:
         super().__init__(training, settings)
         self.pool: Pool | None = None
-        self.columns: Columns | None = None
+        self.raw_columns: Columns | None = None
 
     @classmethod
     def own_values(cls, settings: Settings) -> str:
@@ -67,11 +67,11 @@ class Describe(PayloadStrategy):
     def meet(self, roster: Roster) -> None:
         if self.schema is None or self.schema.preprocessing is None:
             raise SetupError("columns", got="sites without a table", allowed="tables", hint="set dataset to a table")
-        self.columns = Columns(self.schema.preprocessing.inputs)
+        self.raw_columns = Columns(self.schema.preprocessing.inputs)
 
     def limits(self, client: int) -> dict[str, int]:
-        assert self.columns is not None
-        return self.columns.limits()
+        assert self.raw_columns is not None
+        return self.raw_columns.limits()
 
     def check_payload(self, payload: Payload) -> None:
         for name, values in payload.arrays().items():
@@ -82,13 +82,13 @@ class Describe(PayloadStrategy):
         raise AssertionError("a description has no rounds")
 
     def prologue(self, arrays: ArrayRecord, grid: Grid) -> None:
-        assert self.columns is not None
+        assert self.raw_columns is not None
 
         def ask(phase: str, question: BinQuestion | None = None) -> list[Any]:
             return [reply.payload for reply in self.ask(0, range(len(self.roster)), arrays, question, phase)]
 
-        pool = self.pool = Pool.of(self.columns, ask(TOTALS), summed=self.privacy.secure_sum)
-        borders = first_borders(len(self.columns.numbers))
+        pool = self.pool = Pool.of(self.raw_columns, ask(TOTALS), summed=self.privacy.secure_sum)
+        borders = first_borders(len(self.raw_columns.numbers))
         for number, phase in enumerate(BINS):
             origins = pool.means() if number == 0 else np.zeros(0)
             pool.add_bins(borders, origins, ask(phase, BinQuestion(borders=borders, origins=origins)))
