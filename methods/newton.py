@@ -23,7 +23,8 @@ import numpy as np
 from jaxtyping import Float, Float64
 
 from methods.method import Checks, ClientHalf, Method, Phase, Records
-from methods.newton_client import Design, answer_estimate, answer_variance, finish, no_batches, start, step
+from methods.newton_alone import answer_estimate
+from methods.newton_client import Design, answer_variance, finish, no_batches, start, step
 from methods.newton_records import (
     NewtonQuestion,
     NewtonSettings,
@@ -163,7 +164,7 @@ def solve_free(
     free: np.ndarray,
     ridge: Float64[np.ndarray, "d"],
 ) -> tuple[Float64[np.ndarray, "d"], Float64[np.ndarray, "d d"]]:
-    """Solve for the coefficients that are estimated. The other entries of the solution and the inverse are 0.
+    """Solve for the coefficients to estimate. All further entries of the solution and the inverse are 0.
 
     Raises:
         SingularError: The equations are singular; its indices count the estimated coefficients only.
@@ -223,7 +224,7 @@ def check_record(record: Any, model: Any, plan: NewtonPlan) -> None:
 
 
 def check_sites(plan: NewtonPlan) -> None:
-    """Accept all sites: there are no batches to fill."""
+    """Accept all sites, since the method draws no batches."""
 
 
 NEWTON = Method(

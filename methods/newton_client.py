@@ -1,4 +1,4 @@
-"""The client half of `methods.newton`: sums over a site's rows, and the site's own estimate.
+"""The client half of `methods.newton`: sums over a site's rows.
 
 A row of the design is the row's features and a 1 for the intercept. With site effects the site's intercept is solved
 for at the site, for every received vector of weights, and never sent: sums over rows are of features minus their
@@ -12,12 +12,11 @@ from typing import Any
 
 import numpy as np
 import torch
-from jaxtyping import Float, Float64
+from jaxtyping import Float
 from torch import Tensor
 
 from methods.method import Task
-from methods.newton_records import NewtonQuestion, NewtonSettings, NewtonSums, NewtonVariance, SiteEstimate
-from methods.solving import SingularError, solve
+from methods.newton_records import NewtonQuestion, NewtonSettings, NewtonSums, NewtonVariance
 from payloads.settings import TrainingSettings
 from problems.errors import InputError, join_first
 from problems.least_cell import is_small
@@ -25,8 +24,8 @@ from problems.models import FlatModel
 from problems.objectives.regression import REGRESSIONS, solve_intercept
 from problems.site import Site
 
-# the fewest rows of a site with its own file, and the steps of the fit of a single site
-FEWEST_ROWS, STEPS = 10, 25
+# the fewest rows of a site with its own file
+FEWEST_ROWS = 10
 # a feature varies within a site if its distances from its mean exceed this share of its values
 _CONSTANT = 1e-12
 
@@ -240,67 +239,3 @@ def answer_variance(x: Float[Tensor, "d"], down: NewtonQuestion, task: NewtonTas
         ],
         counts=[len(squares), 1, int(hidden)],
     )
-
-
-def answer_estimate(x: Float[Tensor, "d"], down: NewtonQuestion, task: NewtonTask) -> SiteEstimate:
-    """Answer with the site's own estimate as sums for a meta-analysis.
-
-    Args:
-        x: The message's model; without effect.
-        down: The question; provides the free coefficients and, for random effects, the variances between sites.
-        task: The client's task.
-    """
-    check_rows(task)
-    fit = fit_alone(task.f, down.free)
-    if fit is None:
-        return SiteEstimate.zeros(task.f.columns.shape[1])
-    estimate, variance = fit
-    weight = np.where(variance > 0, 1 / np.where(variance > 0, variance + down.between, 1.0), 0.0)
-    return SiteEstimate.of(weight, estimate)
-
-
-def fit_alone(design: Design, free: np.ndarray) -> tuple[Float64[np.ndarray, "d"], Float64[np.ndarray, "d"]] | None:
-    """Fit the model to a site's rows alone.
-
-    Args:
-        design: The site's rows.
-        free: Whether each coefficient is estimated; the others stay 0. The intercept is always estimated.
-
-    Returns:
-        The estimates and their variances, 0 for coefficients that are not estimated. None if there is no estimate:
-        fewer rows than coefficients, columns that do not vary at the site, or separated outcomes.
-    """
-    family, chosen = design.family, np.array(free, dtype=bool)
-    if design.intercept:
-        chosen[-1] = True
-    if len(design.outcomes) <= chosen.sum() or not family.fits(design.outcomes):
-        return None
-    columns = design.columns[:, torch.from_numpy(chosen).to(design.columns.device)]
-    weights, working = family.start(design.outcomes)
-    right = columns.T @ (weights * (working - design.offsets))
-    point = np.zeros(len(right))
-    for _ in range(STEPS):
-        information = (columns.T @ (weights[:, None] * columns)).cpu().numpy()
-        try:
-            move, inverse = solve(information, right.cpu().numpy())
-        except (SingularError, np.linalg.LinAlgError):
-            return None
-        point = point + move
-        scores = columns @ torch.from_numpy(point).to(columns) + design.offsets
-        weights, slope = family.curvature(scores, design.outcomes), family.loss.slope(scores, design.outcomes)
-        if not torch.isfinite(weights).all():
-            return None
-        if float(move @ information @ move) <= 1e-16 * max(1.0, len(point)):
-            break
-        right = -(columns.T @ slope)
-    else:
-        return None
-    spread = 1.0
-    if family.dispersed:
-        deviance = float(family.deviance(scores, design.outcomes).sum())
-        spread = deviance / (len(design.outcomes) - len(point))
-    if not spread > 0:
-        return None
-    estimate, variance = np.zeros(len(chosen)), np.zeros(len(chosen))
-    estimate[chosen], variance[chosen] = point, spread * np.diag(inverse)
-    return estimate, variance

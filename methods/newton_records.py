@@ -176,7 +176,7 @@ class NewtonQuestion(Payload):
 
     Attributes:
         point: The final coefficients.
-        free: Whether each coefficient is estimated. The others are 0.
+        free: Whether each coefficient is estimated. The rest is 0.
         between: The variance between sites of each coefficient, for random effects.
     """
 

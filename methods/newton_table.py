@@ -159,7 +159,8 @@ def combine(
     """Return the meta-analysis of each coefficient, in raw units, by name; nothing with fewer than two estimates.
 
     Args:
-        fixed, random: The sums of `SiteEstimate`, without and with a variance between sites.
+        fixed: The sums of `SiteEstimate` without a variance between sites.
+        random: The sums with this variance.
         fitted: The number of sites with an estimate.
         divisor: See `Terms.unit`.
     """

@@ -70,7 +70,7 @@ class Terms:
         return groups
 
     def choose_free(self, information: Float64[np.ndarray, "d d"]) -> Bool[np.ndarray, "d"]:
-        """Choose the coefficients to estimate; the others are 0.
+        """Choose the coefficients to estimate; the rest is 0.
 
         If each row has a category of a column, the column's features add up to the intercept. The first category with
         rows is then the reference. Categories without rows have no estimate. With a ridge, all coefficients have one.
@@ -126,7 +126,7 @@ class Terms:
 
     def explain_separation(self, index: int) -> InputError:
         """Return the error for a coefficient without a finite estimate."""
-        got = "a coefficient that grows without bound: the column, or one with others, separates the outcomes"
+        got = "a coefficient that grows without bound: the column alone or with further columns separates the outcomes"
         allowed = "a column with different outcomes on both sides of each border, so its estimate is finite"
         return InputError(f"column {self.names[index]!r}", got=got, allowed=allowed, hint=_REPAIRS)
 
