@@ -24,6 +24,7 @@ from clients.scoring import LocalSGDClient as LocalSGDClient
 from clients.scoring import LocalSGDMClient as LocalSGDMClient
 from clients.scoring import LocalSGDMRatioClient as LocalSGDMRatioClient
 from clients.scoring import MinimaxClient as MinimaxClient
+from clients.scoring import NewtonClient as NewtonClient
 from clients.scoring import ScaffoldClient as ScaffoldClient
 from clients.vfb2 import VFB2Client as VFB2Client
 from clients.vfb2 import VFB2SAGAClient as VFB2SAGAClient
@@ -121,3 +122,8 @@ from vertical.records import VFB2State as VFB2State
 from vertical.settings import VFB2Settings as VFB2Settings
 
 __version__: str
+from methods.newton_records import NewtonQuestion as NewtonQuestion
+from methods.newton_records import NewtonSettings as NewtonSettings
+from methods.newton_records import NewtonState as NewtonState
+from methods.newton_records import NewtonSums as NewtonSums
+from strategies.newton import Newton as Newton
