@@ -35,7 +35,8 @@ def test_references_stand_below_the_line_and_tasks_with_gains_on_the_left(script
     assert sorted([*above, *below, script.BASE]) == sorted(script.METHODS)
     assert {"FedX1", "CODASCA"} <= {*above}
     assert {"Centralized", "SCAFFOLD", "Local Pair"} <= {*below}
-    gains = [sum(script.verdict_of(task.gaps[name]) == script.AHEAD for name in above) for task in tasks]
+    verdicts = [[script.verdict_of(gap) for name, gap in task.gaps.items() if name in above] for task in tasks]
+    gains = [own.count(script.AHEAD) for own in verdicts]
     assert gains == sorted(gains, reverse=True)
     assert gains[0] > gains[-1]
 
