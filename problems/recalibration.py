@@ -63,7 +63,8 @@ def fit_logistic(
 
     Args:
         values: The value of each bin's rows.
-        negatives, positives: The numbers of rows.
+        negatives: The numbers of negative rows.
+        positives: The numbers of positive rows.
 
     Returns:
         Intercept and slope, and their covariance: the inverse of the information. None if the estimate does not exist,

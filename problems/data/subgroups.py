@@ -89,8 +89,9 @@ def parse_subgroups(text: str) -> tuple[Subgroups, ...]:
         DataError: A part is not a column, a column occurs twice, or there are more than `MAX_COLUMNS` columns.
 
     Example:
-        >>> [each.names for each in parse_subgroups("sex[f|m], age(18, 65)")]
-        [('f', 'm', 'other', 'missing'), ('< 18', '18 to < 65', '>= 65', 'missing')]
+        >>> sex, age = parse_subgroups("sex[f|m], age(18, 65)")
+        >>> sex.values, age.borders
+        (('f', 'm'), (18.0, 65.0))
     """
     if not text.strip():
         return ()
