@@ -1,14 +1,20 @@
-"""A detector of networks whose outputs are bounded, such as a network that ends in a sigmoid.
+"""Detectors of bounded scores with which a run trains badly: the user gets a warning.
 
-The project's losses and metrics treat scores as logits, so such a network trains badly. The user gets a warning.
+The project's losses and metrics treat a network's outputs as logits, so a network that ends in a sigmoid is a mistake.
+If the loss itself bounds scores, and all scores are near a bound, gradients vanish and the model stands still.
 """
 
 import re
 
 import numpy as np
 import torch
+from jaxtyping import Float
 
+from payloads.settings import TrainingSettings
+from problems.minimax import AUC_SCORE, SADDLES
 from problems.models import FlatModel
+from problems.objectives.pairwise import PAIRWISE_LOSSES, pairwise_score
+from problems.objectives.scores import SCORES, Score, score_of
 
 FEWEST_ROWS, FEWEST_ROUNDS = 20, 2
 """A network is suspected if all scores of at least this many rows, in this many evaluated rounds, are in [0, 1]."""
@@ -18,6 +24,45 @@ _SCALES = (1.0, 30.0, 1000.0)
 _SHAPES = r"(Squeeze|Unsqueeze|View|UnsafeView|Reshape|ReshapeAlias|Alias|Select|Slice|T|Transpose|ToCopy)Backward\d"
 _BOUNDED = r"(Sigmoid|Softmax|LogSoftmax|LogSigmoid|Tanh|Hardsigmoid|Hardtanh|Clamp\w*|Relu)Backward\d"
 _LINEAR = r"(Addmm|Mm|Mv|Addmv|Bmm|Convolution\w*|Linear)Backward\d"
+
+
+FLAT = 1e-3
+"""A mean slope of the score below this value leads to a warning; the largest slope of the sigmoid is 1/4."""
+
+
+def score_in(training: TrainingSettings) -> Score:
+    """Return the score that a run's loss compares: the network's output, or a bounded function of it."""
+    if training.loss in SADDLES:
+        return score_of(training.score, AUC_SCORE)
+    return pairwise_score(training.score, training.loss) if training.loss in PAIRWISE_LOSSES else SCORES["logit"]
+
+
+def slope_of(training: TrainingSettings, outputs: Float[torch.Tensor, "n"]) -> float:
+    """Return the mean derivative of rows' scores by the network's outputs; 1 if the loss compares the outputs."""
+    score = score_in(training)
+    return float(score.slope(score.value(outputs.double())).mean())
+
+
+class StallWatch:
+    """A detector of scores that a bounded score, such as the sigmoid, has made nearly equal."""
+
+    def __init__(self) -> None:
+        self._warned = False
+
+    def take(self, mean_slope: float, steps: str) -> str:
+        """Return a warning after an evaluation if training stands still, at most once per run; otherwise "".
+
+        Args:
+            mean_slope: The mean derivative of the evaluated rows' scores by the network's outputs.
+            steps: The names of the keys of step sizes, for the advice.
+        """
+        if self._warned or mean_slope >= FLAT:
+            return ""
+        self._warned = True
+        return (
+            f"nearly all scores are at a bound of the loss's score (mean slope {mean_slope:.1e}), so gradients vanish "
+            f"and the model hardly changes: lower {steps}, or set score to 'logit'"
+        )
 
 
 class BoundWatch:

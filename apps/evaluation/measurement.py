@@ -9,7 +9,7 @@ from functools import cached_property
 from typing import Any
 
 from apps.evaluation.after import IMPORTANCE, SUBGROUPS, describe_groups, describe_importance
-from apps.evaluation.bounded import BoundWatch
+from apps.evaluation.bounded import BoundWatch, StallWatch
 from apps.evaluation.models import RowEvaluation, ScoreEvaluator
 from apps.evaluation.networks import add_errors
 from apps.evaluation.selection import Choice, measure
@@ -51,6 +51,7 @@ class Measurement:
         self.choice = Choice()
         self.server_round = 0
         self._bounds: BoundWatch | None = None
+        self._stall = StallWatch()
 
     @cached_property
     def cells(self) -> SmallCells:
@@ -106,8 +107,10 @@ class Measurement:
         self.choice = self.choice.take(self.config, server_round, metrics, models, evaluator.tally, fewest_rows)
         if isinstance(evaluator, ScoreEvaluator) and evaluator.score_range and evaluator.sample_format:
             self._bounds = self._bounds or BoundWatch(evaluator.model, evaluator.sample_format.shape)
-            if warning := self._bounds.take(*evaluator.score_range):
-                self.warn(server_round, warning)
+            steps = self.strategy.steps()
+            for warning in (self._bounds.take(*evaluator.score_range), self._stall.take(evaluator.mean_slope, steps)):
+                if warning:
+                    self.warn(server_round, warning)
         if self.config.evaluation.has_figures(server_round, self.config.training) and evaluator.tally is not None:
             figures = describe_round(evaluator.tally, self.config, self.strategy.roster.reports)
             self.strategy.report.extras[ROUND_FIGURES] = figures

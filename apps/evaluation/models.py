@@ -12,6 +12,7 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
+from apps.evaluation.bounded import score_in, slope_of
 from apps.evaluation.networks import AddErrors, NetworkEvaluator, SumEvaluator, format_of
 from apps.run_config.algorithm import Evaluator, RunConfig
 from apps.run_config.settings import ConfigError
@@ -25,13 +26,12 @@ from problems.data import DataSpec, FederatedData, Samples
 from problems.data.subgroups import check_subgroups
 from problems.errors import NOTHING
 from problems.metrics import accuracy, binary_metrics
-from problems.minimax import AUC_SCORE, SADDLES, SYNTHETIC_PL
+from problems.minimax import SADDLES, SYNTHETIC_PL
 from problems.minimax.auc import best_saddle, saddle_value
 from problems.models import FlatModel
 from problems.number_metrics import number_metrics
 from problems.objectives.classification import RATIO_LOSS, SAMPLE_LOSSES, ratio_loss, ratio_weights
-from problems.objectives.pairwise import make_objective, pairwise_score
-from problems.objectives.scores import score_of
+from problems.objectives.pairwise import make_objective
 from problems.site import as_tensor
 from problems.tallies import Tally
 from strategies.rounds.schema import Schema
@@ -54,9 +54,11 @@ class ScoreEvaluator(NetworkEvaluator):
 
     Attributes:
         score_range: The smallest and the largest score of the newest model, and the number of scores.
+        mean_slope: The mean derivative of the loss's score, such as the sigmoid, by the newest model's outputs.
     """
 
     score_range: tuple[float, float, int] | None = None
+    mean_slope = 1.0
 
     @abstractmethod
     def scores(self, arrays: Sequence[FloatArray]) -> tuple[NDArray[np.int8], torch.Tensor]:
@@ -72,6 +74,7 @@ class ScoreEvaluator(NetworkEvaluator):
         if not torch.isfinite(logits).all():
             raise self.explain_divergence()
         self.score_range = (float(scores.min()), float(scores.max()), len(scores))
+        self.mean_slope = slope_of(self.config.training, logits)
         metrics = {
             **binary_metrics(labels, scores),
             "accuracy": accuracy(labels, scores, 0.0),
@@ -86,20 +89,19 @@ class ScoreEvaluator(NetworkEvaluator):
             logits: The raw outputs of the network (n,).
             positive: Whether each row is positive (n,).
         """
-        name = self.config.training.loss
+        name, labels = self.config.training.loss, positive.double()
         if name in SAMPLE_LOSSES:
-            return float(SAMPLE_LOSSES[name].each(logits.double(), positive.double()).mean())
+            return float(SAMPLE_LOSSES[name].each(logits.double(), labels).mean())
         if name == RATIO_LOSS:
-            return float(ratio_loss(logits.double(), positive.double(), self.ratio_weights(positive)))
+            return float(ratio_loss(logits.double(), labels, self.ratio_weights(positive)))
+        scores = score_in(self.config.training).value(logits)
         if name in SADDLES:
-            scores = score_of(self.config.training.score, AUC_SCORE).value(logits)
-            labels, prior = positive.double(), float(positive.double().mean())
+            prior = float(labels.mean())
             best = saddle_value(scores.double(), labels, best_saddle(scores.double(), labels), prior)
             return float(best) / (prior * (1 - prior)) + 1
-        scores = pairwise_score(self.config.training.score, name).value(logits)
         objective = make_objective(name, **self.config.family.objective_options)  # type: ignore[attr-defined]
         if objective.partners == "all":
-            return float(objective.risk(scores[positive], scores, positive.double()))
+            return float(objective.risk(scores[positive], scores, labels))
         return float(objective.risk(scores[positive], scores[~positive]))
 
     def ratio_weights(self, positive: torch.Tensor) -> tuple[float, float]:
@@ -110,8 +112,7 @@ class ScoreEvaluator(NetworkEvaluator):
         """
         sgdm = self.config.family
         assert isinstance(sgdm, SGDMSettings)
-        positives = int(positive.sum())
-        return ratio_weights((len(positive) - positives, positives), sgdm.ratio_alpha, sgdm.ratio_beta)
+        return ratio_weights((int((~positive).sum()), int(positive.sum())), sgdm.ratio_alpha, sgdm.ratio_beta)
 
 
 class ModelEvaluator(ScoreEvaluator):

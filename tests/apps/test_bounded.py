@@ -5,6 +5,7 @@ from pathlib import Path
 
 import pytest
 
+from apps.config import Scalar
 from apps.evaluation.bounded import BoundWatch
 from problems.models import MODELS, FlatModel, build_model
 from tests.battery.federation import federate
@@ -72,6 +73,13 @@ def test_few_rows_and_one_round_are_not_enough(own: str) -> None:
 def test_no_warning_on_bundled_data(tmp_path: Path, dataset: str, strategy: str) -> None:
     keys = {"dataset": dataset, "strategy": strategy, "num-server-rounds": 3, "model": "auto"}
     assert "warnings" not in federate(tmp_path / "run", keys, 2)[0].result
+
+
+@pytest.mark.parametrize(("strategy", "score"), [("fedx2", "auto"), ("coda", "sigmoid"), ("fedx1", "tanh")])
+def test_scores_at_a_bound_are_named(tmp_path: Path, strategy: str, score: str) -> None:
+    keys: dict[str, Scalar] = {"dataset": "breast-cancer", "strategy": strategy, "score": score, "learning-rate": 1e4}
+    (warning,) = federate(tmp_path / "run", keys | {"num-server-rounds": 2}, 2)[0].result["warnings"]
+    assert "nearly all scores are at a bound of the loss's score" in warning
 
 
 @pytest.mark.parametrize(
