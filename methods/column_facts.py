@@ -11,7 +11,9 @@ from jaxtyping import Float64, Int64
 from methods.cohort import Columns
 from methods.table_one import Part, Pool, merge_bins
 from payloads.description import LEVELS
-from problems.data.quantiles import GROUPS, has_tails
+from problems.data.borders import write_borders
+from problems.data.monotone import merge_borders
+from problems.data.quantiles import FEWEST_ROWS, GROUPS, has_tails
 from problems.data.quantiles import LEVELS as ALL_LEVELS
 from problems.data.units import find_units
 
@@ -46,7 +48,9 @@ def describe(pool: Pool, sites: Sequence[str]) -> Facts:
     columns = [_number(pool, whole, parts, index, units) for index in range(len(pool.columns.numbers))]
     columns += [_text(pool, whole, parts, name) for name in pool.columns.texts]
     order = {name: place for place, name in enumerate(dict.fromkeys(one.column for one in pool.columns.inputs))}
-    return {**facts, "columns": sorted(columns, key=lambda column: order[column["column"]])}
+    columns.sort(key=lambda column: order[column["column"]])
+    monotone = {one["column"]: one["monotone_borders"] for one in columns if one["kind"] in ("number", "date")}
+    return {**facts, "columns": columns, "monotone_borders": write_borders(monotone)}
 
 
 def _outcome(part: Part) -> Facts:
@@ -91,8 +95,18 @@ def _number(pool: Pool, whole: Part, parts: Sequence[Part], index: int, units: d
         "differences": differences,
         **_largest(differences),
         **information,
+        "monotone_borders": _find_monotone_borders(borders, counts),
         "warnings": _warnings(pool, whole, index, units.get(index, [])),
     }
+
+
+def _find_monotone_borders(borders: Float64[np.ndarray, "b"], counts: Int64[np.ndarray, "3 bins"]) -> list[float]:
+    """Return borders for training between which the weight of evidence is monotone, with `FEWEST_ROWS` of each class.
+
+    A bin of training ends with its upper border, and a bin of a description before it.
+    """
+    kept = merge_borders(borders.tolist(), counts[0], counts[1], FEWEST_ROWS)
+    return [math.nextafter(border, -math.inf) for border in kept]
 
 
 def _name_bin(low: float | None, high: float | None) -> str:

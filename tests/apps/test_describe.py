@@ -10,6 +10,7 @@ import pandas as pd
 import pytest
 
 from apps.config import ConfigError, Scalar, parse_run_config
+from problems.data.borders import parse_borders
 from simulations.engines.launch import run
 
 LEVELS = {"q05": 0.05, "q25": 0.25, "q50": 0.5, "q75": 0.75, "q95": 0.95}
@@ -209,3 +210,15 @@ def test_learning_keys_have_no_effect() -> None:
 def test_wrong_keys_are_refused(keys: dict[str, Scalar], match: str) -> None:
     with pytest.raises(ConfigError, match=match):
         parse_run_config({"strategy": "describe", **keys})
+
+
+def test_monotone_borders_are_a_key_of_training(found: dict[str, Any], frames: list[pd.DataFrame]) -> None:
+    run_config = {**CONFIG, "strategy": "local-sgd", "scale": "bins", "missing": "mean"}
+    parse_run_config({**run_config, "borders": found["monotone_borders"]})
+    pooled = pd.concat(frames)
+    for name, borders in parse_borders(found["monotone_borders"]):
+        bins = pd.cut(pooled[name], [-np.inf, *borders, np.inf])  # a bin ends with its upper border, as in training
+        groups = pooled["ill"].eq("yes").groupby(bins, observed=True)
+        assert (groups.sum() >= 10).all()
+        assert groups.mean().is_monotonic_increasing or groups.mean().is_monotonic_decreasing
+    assert len(dict(parse_borders(found["monotone_borders"]))["age"]) > 1
