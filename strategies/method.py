@@ -18,20 +18,19 @@ from flwr.serverapp import Grid
 from methods.checks import check_both_classes
 from methods.method import Exchanges, Method, Plan, Replies, Train
 from methods.private import releases_of
-from payloads.held_out import BINS, SCORE_COUNTS, ScoreCounts, ScoreEdges
-from payloads.record import FloatArray, IntArray, Payload
+from payloads.held_out import BINS, SCORE_COUNTS, ScoreEdges
+from payloads.record import FloatArray, Payload
 from payloads.settings import Settings, TrainingSettings
 from payloads.wire import model_arrays, model_record
 from privacy.budget import epsilon_of_batches, noise_of_batches
-from problems.binned_scores import TOLERANCES, bounds, centres, codes, find_bins, first_edges, refine
+from problems.binned_scores import TOLERANCES, bounds, first_edges, refine
 from problems.errors import InputError
-from problems.least_cell import Groups
 from problems.models.vectors import mean
 from problems.tallies import Tally
 from strategies.base import PayloadStrategy
 from strategies.rounds.errors import SetupError, raise_setup
 from strategies.rounds.handshake import Roster
-from strategies.rounds.replies import Reply
+from strategies.rounds.replies import Reply, count_rows
 
 T = TypeVar("T")
 # yields each training exchange, receives its replies, and returns a result
@@ -274,24 +273,6 @@ def finish(exchanges: Trains[T], replies: Replies[Any] | None = None) -> T:
     except StopIteration as end:
         return end.value  # type: ignore[no-any-return]
     raise RuntimeError("a method must train once in a round, and not before round 1")
-
-
-def count_rows(edges: IntArray, counts: ScoreCounts) -> tuple[IntArray, IntArray]:
-    """Return a site's numbers of negatives and of positives in each bin.
-
-    Args:
-        edges: The edges of the bins.
-        counts: The site's counts. If they count groups of rows, the scores of each group are spread evenly.
-    """
-    by_class = []
-    for name in ("negative", "positive"):
-        rows, spreads = getattr(counts, f"{name}s"), getattr(counts, f"{name}_spreads", None)
-        if spreads is not None:
-            filled = np.flatnonzero(rows)
-            groups = Groups(rows[filled].astype(np.int64), centres(edges)[filled], spreads[filled].astype(np.float64))
-            rows = np.bincount(find_bins(codes(groups.spread()), edges), minlength=len(rows))
-        by_class.append(rows)
-    return by_class[0], by_class[1]
 
 
 def strategy_of(method: Method, name: str, base: type[MethodStrategy] = MethodStrategy) -> type[MethodStrategy]:

@@ -18,7 +18,7 @@ from apps.run_config.algorithm import Evaluator, RunConfig
 from apps.run_config.settings import ConfigError
 from apps.sites import resources
 from apps.sites.cells import check_outcomes
-from apps.sites.rows import server_samples
+from apps.sites.server_rows import server_samples
 from methods.sgdm import SGDMSettings
 from payloads.record import FloatArray
 from payloads.settings import Settings

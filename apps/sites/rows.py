@@ -34,7 +34,7 @@ from apps.sites.settings import DIALECT, SiteConfig
 from clients.base import Site, Trained
 from payloads.handshake import LONGEST_LABEL, MOST_LABELS, Scaling, SiteReport, encode_name, encode_names
 from payloads.site_names import fit_names, label_site
-from problems.data import OWN, DataError, DataSpec, Preprocessing, Samples, SiteRows, read_own
+from problems.data import OWN, DataError, DataSpec, Preprocessing, SiteRows, read_own
 from problems.data.agreement import Agreed
 from problems.data.dialect import Dialect
 from problems.data.own import feature_columns
@@ -42,7 +42,6 @@ from problems.data.preprocessing import describe_text
 from problems.data.quantiles import FEWEST_ROWS
 from problems.data.spec import AUTO, PAGE
 from problems.errors import NOTHING
-from strategies.rounds.schema import Schema, describe_pixels
 
 DATA_PATH, SCORE_PATH = "data-path", "score-path"
 SPLIT_SEED = "split-seed"
@@ -80,7 +79,7 @@ def own_rows(config: RunConfig, node: Mapping[str, Any], partition_id: int, *, t
     if own.data.split_seed is not None:  # data_dir="": hold rows out even if the server has a test file
         spec = replace(spec, seed=own.data.split_seed, data_dir="")
     try:
-        rows = _read(own.data.data_path, spec, partition_id)
+        rows = read_file(own.data.data_path, spec, partition_id)
         if trains:
             check_classes(rows, own.privacy.least_cell)
     except DataError as error:
@@ -168,42 +167,7 @@ def _check_labels(rows: SiteRows) -> None:
         raise DataError("labels", got=got, allowed=allowed, hint="set label-column to the column of labels")
 
 
-def server_samples(config: RunConfig, schema: Schema) -> Samples:
-    """Return the rows of the server's test file, ``data-dir``, scaled in the same way as the sites' rows.
-
-    Raises:
-        DataError: The file cannot be used, lacks a class, or has other columns than the sites.
-    """
-    rows = _read(Path(config.data.data_dir).expanduser(), config.data, None)
-    own_features, site_features = (
-        () if table is None else table.inputs for table in (rows.preprocessing, schema.preprocessing)
-    )
-    names = [tuple(feature.name for feature in features) for features in (own_features, site_features)]
-    shape = (len(site_features),) if site_features else schema.shape
-    if names[0] != names[1] or rows.shape != shape:
-        differing = ", ".join(map(repr, sorted(set(names[0]) ^ set(names[1]))[:8]))
-        difference = f"columns {differing}" if differing else f"shapes: {rows.shape}, {shape}"
-        got = f"{config.data.data_dir}, from which the sites' files differ in {difference}"
-        raise DataError("data-dir", got=got, allowed="the columns and shapes of the sites", hint=f"see {PAGE}")
-    if rows.pixel_max != schema.pixel_max:
-        got, allowed = (describe_pixels(value) for value in (rows.pixel_max, schema.pixel_max))
-        hint = "save all images in the same way, or set pixel-bits"
-        raise DataError("data-dir", got=got, allowed=f"{allowed}, as at the sites", hint=hint)
-    if rows.preprocessing and schema.preprocessing and (clash := rows.preprocessing.find_clash(schema.preprocessing)):
-        got, allowed = f"cells of kind {clash[0].kind!r}", f"cells of kind {clash[1].kind!r}, as at the sites"
-        hint = "write the column in the same way as the sites"
-        raise DataError(f"data-dir: column {clash[0].column!r}", got=got, allowed=allowed, hint=hint)
-    check_outcomes(config, rows)
-    for name, count in zip(("negative", "positive"), rows.class_counts(rows.test_rows), strict=True):
-        if not count and not rows.numeric:
-            got = f"{config.data.data_dir}, which has no {name} row"
-            allowed = "rows of both classes, which the metrics need"
-            hint = "set positive-label, or set data-dir to a file with both classes"
-            raise DataError("data-dir", got=got, allowed=allowed, hint=hint)
-    return rows.samples(rows.test_rows, _find_scales(schema.scaling))
-
-
-def _find_scales(scaling: Scaling | None) -> Agreed | None:
+def find_scales(scaling: Scaling | None) -> Agreed | None:
     """Return the scaling in a message, in float64."""
     if scaling is None:
         return None
@@ -213,7 +177,7 @@ def _find_scales(scaling: Scaling | None) -> Agreed | None:
     )
 
 
-def _read(file: Path, spec: DataSpec, partition_id: int | None) -> SiteRows:
+def read_file(file: Path, spec: DataSpec, partition_id: int | None) -> SiteRows:
     if not file.is_absolute():
         got, allowed = f"{str(file)!r}, which is relative", "an absolute path, since an app runs in another folder"
         raise DataError("data-dir, data-path", got=got, allowed=allowed, hint="set the key to an absolute path")
@@ -275,7 +239,7 @@ class RowSites(Sites):
         partition_id, num_partitions = partition
         if not reads_own(config):
             return site(config, num_partitions, partition_id)
-        rows, agreed = own_rows(config, context.node_config, partition_id), _find_scales(scaling)
+        rows, agreed = own_rows(config, context.node_config, partition_id), find_scales(scaling)
         arrays = {} if scaling is None else scaling.arrays()
         same = _Same(agreed, tuple((name, array.tobytes()) for name, array in arrays.items()))
         with _load_lock:

@@ -12,7 +12,8 @@ from apps.config import RunConfig, Scalar
 from apps.evaluation.networks import format_of
 from apps.guards.work import report_of, site_of
 from apps.sites import resources
-from apps.sites.rows import reads_own, server_samples
+from apps.sites.rows import reads_own
+from apps.sites.server_rows import server_samples
 from apps.sites.site_config import at_site
 from clients.base import Site
 from problems.data import FederatedData, Preprocessing, SampleFormat, Samples

@@ -14,8 +14,11 @@ from typing import Any, Self
 import numpy as np
 from flwr.common import log
 
+from payloads.held_out import ScoreCounts
 from payloads.record import FloatArray, IntArray, Payload, array
 from payloads.site_names import label_site
+from problems.binned_scores import centres, codes, find_bins
+from problems.least_cell import Groups
 
 
 @dataclass(frozen=True)
@@ -105,3 +108,21 @@ class SiteStates(Payload):
 
 def _name_state(server_round: int | np.signedinteger[Any]) -> str:
     return f"the state of round {server_round}" if server_round else "none"
+
+
+def count_rows(edges: IntArray, counts: ScoreCounts) -> tuple[IntArray, IntArray]:
+    """Return a site's numbers of negatives and of positives in each bin.
+
+    Args:
+        edges: The edges of the bins.
+        counts: The site's counts. If they count groups of rows, the scores of each group are spread evenly.
+    """
+    by_class = []
+    for name in ("negative", "positive"):
+        rows, spreads = getattr(counts, f"{name}s"), getattr(counts, f"{name}_spreads", None)
+        if spreads is not None:
+            filled = np.flatnonzero(rows)
+            groups = Groups(rows[filled].astype(np.int64), centres(edges)[filled], spreads[filled].astype(np.float64))
+            rows = np.bincount(find_bins(codes(groups.spread()), edges), minlength=len(rows))
+        by_class.append(rows)
+    return by_class[0], by_class[1]
