@@ -119,5 +119,5 @@ def test_the_client_can_be_driven_by_hand(strategy: str, seed: int, tmp_path: Pa
         same.append(all(np.array_equal(a, b) for a, b in zip(arrays, model_of(exchange.reply), strict=True)))
         if client.outbox is not None:
             same.append(dict(client.outbox.to_record()) == dict(exchange.reply.content.config_records[PAYLOAD]))
-    drawn = "batch_size" not in algorithm.traits.unread  # else the method draws nothing
+    drawn = "local_steps" not in algorithm.traits.unread  # else the method draws nothing
     assert all(same) if seed == 0 or not drawn else not same[-1]
