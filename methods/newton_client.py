@@ -1,9 +1,9 @@
 """The client half of `methods.newton`: sums over a site's rows.
 
-A row of the design is the row's features and a 1 for the intercept. With site effects the site's intercept is solved
-for at the site, for every received vector of weights, and never sent: sums over rows are of features minus their
-weighted mean (the intercept is partialled out), which gives the same estimates and standard errors as an indicator
-column for each site.
+A row of the design is the row's features and a 1 for the intercept. With site effects the site solves for its intercept
+for every received vector of weights. Sums over rows are of features minus their weighted mean (the intercept is
+partialled out), which gives the same estimates and standard errors as an indicator column for each site. The site sends
+its intercept, times its number of rows, with the sums of the standard errors only: the model saves the mean intercept.
 """
 
 from collections.abc import Iterator

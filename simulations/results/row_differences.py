@@ -31,7 +31,9 @@ PAIRED, UNPAIRED = "paired, DeLong", "not paired, too wide"
 # runs beyond this number are searches, whose comparison would take minutes
 MAX_RUNS = 10
 # keys of the data on which neither the test rows nor their order depend
-_OF_FEATURES = ("feature_columns", "drop_columns", "scale", "bins", "missing", "missing_values", "pixel_bits")
+_OF_TABLES = ("feature_columns", "drop_columns", "scale", "bins", "borders", "missing", "missing_values")
+_OF_FEATURES = (*_OF_TABLES, "pixel_bits", "precise")
+_OF_STATISTICS = ("subgroups",)
 _OF_TRAINING = ("imbalance", "label_noise", "client_shift", "client_shift_std", "partition_alpha", "partition_classes")
 _ROUNDING = 1e-6
 
@@ -64,7 +66,7 @@ class ScoredRows:
 
     def has_same_rows(self, other: ScoredRows) -> bool:
         """Return whether another run has the same rows in the same order."""
-        free = {*_OF_FEATURES, *_OF_TRAINING}
+        free = {*_OF_FEATURES, *_OF_STATISTICS, *_OF_TRAINING}
         keys = [key.name for key in fields(self.config.data) if key.name not in free]
         mine, theirs = self.config.data, other.config.data
         same = all(getattr(mine, key) == getattr(theirs, key) for key in keys)

@@ -52,7 +52,7 @@ class AdditiveModel:
             command: The command or the option that needs the sum, for errors.
 
         Raises:
-            ConfigError: The model is not linear, or the run was not trained on a table.
+            ConfigError: The model is not linear, or the run was not trained on a table, or has offsets.
         """
         module, name = model.network.module, model.config.run.model
         if not isinstance(module, Linear) or type(module) not in (Linear, LinearNoIntercept):
@@ -62,6 +62,9 @@ class AdditiveModel:
         if model.preprocessing is None:
             allowed = "a run on a table, whose columns have names"
             raise ConfigError(command, got="a run on arrays", allowed=allowed, hint="train on a csv or parquet file")
+        if offset := model.preprocessing.offset_column:
+            got, allowed = f"a run with offset-column={offset!r}", "a run whose columns explain the whole score"
+            raise ConfigError(command, got=got, allowed=allowed, hint="train without offset-column")
         weights = module.output.weight.detach().cpu().double().numpy()[0]
         bias = 0.0 if module.output.bias is None else float(module.output.bias.detach()[0])
         return cls(split_columns(model.preprocessing, base_codes(model.config.data.dataset)), weights, bias)

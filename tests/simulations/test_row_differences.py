@@ -27,6 +27,7 @@ def runs(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
     configs: dict[str, dict[str, Scalar]] = {
         "a": {"strategy": "local-sgd"},
         "b": {"strategy": "fedx2"},
+        "groups": {"strategy": "fedx2", "subgroups": "sex[0|1]", "site-metrics": True},
         "seed": {"strategy": "fedx2", "seed": 5},
     }
     return {name: federate(base / name, {**HEART, **config}, 4)[0].path for name, config in configs.items()}
@@ -45,6 +46,12 @@ def test_paired_difference_is_delongs_of_row_scores(runs: dict[str, Path], comma
     assert f"{gap.low:+.4f} to {gap.high:+.4f}  {PAIRED}" in out
     found = json.loads(command("compare", runs["a"], runs["b"], "--json")[1])["over_rows"]
     assert found[0]["low"] == pytest.approx(gap.low)
+
+
+def test_a_run_with_subgroups_has_the_same_rows(runs: dict[str, Path]) -> None:
+    (plain,) = compare_rows([read_run(runs[name]) for name in ("a", "b")])
+    (grouped,) = compare_rows([read_run(runs[name]) for name in ("a", "groups")])
+    assert (grouped.method, grouped.value, grouped.low) == (PAIRED, plain.value, plain.low)
 
 
 def test_other_rows_and_other_models_are_not_paired(runs: dict[str, Path], tmp_path: Path) -> None:

@@ -171,6 +171,13 @@ def test_models_without_contributions_are_refused(command: Line, tmp_path: Path)
     run = train(tmp_path, {"model": "mlp", "num-server-rounds": 1})
     error = refusal(command, "predict", run.path, tmp_path / "new.csv", "--reasons", 2)
     assert states(error, "--reasons: got a run with model 'mlp', allowed: a linear model")
+    (tmp_path / "offset").mkdir()
+    offset = train(tmp_path / "offset", {"offset-column": "age", "num-server-rounds": 1})
+    for command_and_options in (
+        ("predict", offset.path, tmp_path / "new.csv", "--reasons", 2),
+        ("scorecard", offset.path),
+    ):
+        assert "a run with offset-column='age'" in refusal(command, *command_and_options)
     arrays, _ = federate(tmp_path / "arrays", {"strategy": "local-sgd", "num-server-rounds": 1}, 2)
     np.savez(tmp_path / "new.npz", X=np.zeros((2, 64)))
     assert "a run on arrays" in refusal(command, "predict", arrays.path, tmp_path / "new.npz", "--reasons", 2)
