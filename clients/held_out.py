@@ -70,7 +70,7 @@ def score(
     positives = int(labels.sum())
     if is_small((len(labels) - positives, positives), least_cell):
         return ScoreCounts.of(np.zeros(0, np.int64), np.zeros(0, bool)), False
-    scores, replaced = check_scores(predict(model, parameters, rows), summed=summed)
+    scores, replaced = check_scores(predict(model, parameters, rows), summed=summed, least_cell=least_cell)
     edges = first_edges(BINS) if question is None else question.edges
     if least_cell == 1 or summed:
         negatives, positive = bin_scores(scores, labels, edges, least_cell)
@@ -109,12 +109,13 @@ def predict(model: FlatModel, parameters: Sequence[FloatArray], rows: Site) -> T
     return scores if rows.offsets is None else scores + rows.offsets
 
 
-def check_scores(predicted: Tensor, *, summed: bool) -> tuple[IntArray, bool]:
+def check_scores(predicted: Tensor, *, summed: bool, least_cell: int) -> tuple[IntArray, bool]:
     """Return scores as codes of `problems.binned_scores`.
 
     Args:
         predicted: The model's scores.
         summed: Whether non-finite scores are replaced, see `score`.
+        least_cell: Fewer non-finite scores than this are replaced too: an error would reveal a fact about single rows.
 
     Returns:
         The codes, and whether scores were replaced.
@@ -124,8 +125,10 @@ def check_scores(predicted: Tensor, *, summed: bool) -> tuple[IntArray, bool]:
     """
     with np.errstate(over="ignore"):
         values = predicted.cpu().numpy().astype(np.float32)
+    bad = not_finite(values)
+    replaced = bad > 0 and (summed or bad < least_cell)
     try:
-        return codes(np.nan_to_num(values) if summed else values), summed and not_finite(values) > 0
+        return codes(np.nan_to_num(values) if replaced else values), replaced
     except ValueError as error:
         raise DivergedScoresError(_DIVERGED) from error
 

@@ -64,7 +64,10 @@ def count_sets(
     model.load(parameters)
 
     def add(index: int, features: Tensor, chosen: Bool[np.ndarray, "n"]) -> bool:
-        scores, altered = check_scores(model.predict(features), summed=summed)
+        predicted = model.predict(features)
+        if rows.offsets is not None:
+            predicted = predicted + rows.offsets[torch.from_numpy(chosen).to(rows.offsets.device)]
+        scores, altered = check_scores(predicted, summed=summed, least_cell=site.least_cell)
         counts[:, index] = bin_scores(scores, labels[chosen], edges, site.least_cell)
         return altered
 

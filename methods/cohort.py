@@ -9,20 +9,22 @@ borders learns nothing more than the sizes of these groups.
 
 import math
 from dataclasses import dataclass
+from fractions import Fraction
 from functools import cached_property
 
 import numpy as np
 from jaxtyping import Bool, Float64, Int8, Int64
 
 from payloads.description import MOST_BORDERS
-from payloads.digit_sums import DIGITS, LARGEST
+from payloads.digit_sums import DIGITS
 from problems.data import DataError
 from problems.data.preprocessing import MARKS, Feature
 from problems.data.quantiles import FEWEST_ROWS
 from problems.least_cell import hide_rare, is_small
 from problems.protected_counts import group
 
-_LARGEST_CELL, _FEW_VALUES = LARGEST**0.5, 3
+LARGEST_NUMBER, _FEW_VALUES = 2.0**40, 3
+# the largest cell and the largest origin: squares of differences over 2^37 rows stay below 2^120
 
 
 @dataclass(frozen=True)
@@ -143,10 +145,10 @@ class NumberCells:
         """
         values, least = cohort.values[:, index], cohort.least_cell
         there = ~np.isnan(values)
-        if (np.abs(values[there]) > _LARGEST_CELL).any():
+        if (np.abs(values[there]) > LARGEST_NUMBER).any():
             column = f"column {cohort.columns.inputs[index].column!r}"
             hint = "divide the numbers by a constant"
-            raise DataError(column, got="larger numbers", allowed=f"numbers up to {_LARGEST_CELL:.0e}", hint=hint)
+            raise DataError(column, got="larger numbers", allowed=f"numbers up to {LARGEST_NUMBER:.0e}", hint=hint)
         gaps, groups, is_hidden = np.zeros(3, dtype=np.int64), [], False
         for number, rows in enumerate(cohort.classes):
             present, total = values[rows & there], int(rows.sum())
@@ -165,18 +167,26 @@ class NumberCells:
             nothing = np.zeros(0), np.zeros(0, dtype=np.int64)
             return cls(np.zeros(0), False, gaps, is_hidden, (nothing,) * 3, 0)
         cells = values[there]
-        if least == 1 or (len(np.unique(cells)) > _FEW_VALUES and hide_rare(cells, least) is cells):
+        few = len(np.unique(cells)) <= _FEW_VALUES
+        if least == 1 or not (is_hidden or few or hide_rare(cells, least) is not cells):
             return cls(cells, False, gaps, is_hidden, tuple(groups), weight)
-        # mean and deviation determine the counts of so few values
+        # the mean determines a hidden number of missing cells, and with the deviation the counts of so few values
         kept = np.concatenate([np.repeat(points, sizes) for points, sizes in groups])
         return cls(kept, not np.array_equal(np.sort(kept), np.sort(cells)), gaps, is_hidden, tuple(groups), weight)
 
-    def sum(self, origin: float, power: int) -> float:
-        """Return the sum of powers of the differences from an origin, as if all `weight` cells were known."""
+    def sums(self, origin: float) -> tuple[Fraction, Fraction]:
+        """Return the sums of differences from an origin and of their squares, as if all `weight` cells were known.
+
+        The differences are rounded about the cells' own median. Otherwise a server that chooses origins could count the
+        cells whose differences it makes round up.
+        """
         if not len(self.cells):
-            return 0.0
-        total = math.fsum(((self.cells - origin) ** power).tolist())
-        return total if self.weight == len(self.cells) else total / len(self.cells) * self.weight
+            return Fraction(0), Fraction(0)
+        middle = float(np.partition(self.cells, len(self.cells) // 2)[len(self.cells) // 2])
+        differences = self.cells - middle
+        share, shift = Fraction(self.weight, len(self.cells)), Fraction(middle) - Fraction(origin)
+        first, second = (Fraction(math.fsum((differences**power).tolist())) * share for power in (1, 2))
+        return first + self.weight * shift, second + 2 * shift * first + self.weight * shift**2
 
     def count(self, borders: Float64[np.ndarray, "b"]) -> Int64[np.ndarray, "3 bins"]:
         """Count the cells by class and bin. A bin begins at its lower border."""

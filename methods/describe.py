@@ -9,9 +9,9 @@ from typing import Any
 import numpy as np
 from jaxtyping import Float64, Int64
 
-from methods.cohort import Cohort
+from methods.cohort import LARGEST_NUMBER, Cohort
 from payloads.description import LEVELS, BinQuestion, Bins, SiteQuantiles, Totals
-from payloads.digit_sums import DIGITS, LARGEST, to_digits
+from payloads.digit_sums import DIGITS, to_digits
 from payloads.record import specs_of
 from problems.data import DataError
 from problems.data.doubts import find_sentinels
@@ -39,7 +39,7 @@ def answer_totals(cohort: Cohort) -> Totals:
         gaps=_integers(number.gaps for number in numbers),
         few_gaps=_integers(number.is_hidden for number in numbers),
         cells=_integers(number.weight for number in numbers),
-        sums=to_digits(number.sum(0.0, 1) for number in numbers),
+        sums=to_digits(number.sums(0.0)[0] for number in numbers),
         moved=_integers(number.is_changed for number in numbers),
         sentinels=_integers(
             _has_sentinels(number.cells, cohort, columns.inputs[index])
@@ -97,16 +97,20 @@ def answer_bins(cohort: Cohort, question: BinQuestion) -> Bins:
     if cohort.is_withheld:
         digits = np.zeros(DIGITS * len(origins), dtype=np.int32)
         return Bins(counts=np.zeros(3 * (borders.size + len(borders)), np.int64), offsets=digits, squares=digits)
-    sums = [
-        np.array([number.sum(origin, power) for number, origin in zip(cohort.numbers, origins.tolist(), strict=True)])
+    if not (np.abs(origins) <= LARGEST_NUMBER).all():
+        allowed = f"numbers up to {LARGEST_NUMBER:.0e}"
+        raise DataError("origins", got="larger numbers", allowed=allowed, hint="start a new run")
+    sums = (
+        [number.sums(origin) for number, origin in zip(cohort.numbers, origins.tolist(), strict=True)]
         if with_squares
-        else np.zeros(0)
-        for power in (1, 2)
-    ]
-    if not all((np.abs(total) < LARGEST).all() for total in sums):
-        raise DataError("origins", got="an origin far from all cells", allowed="the mean", hint="start a new run")
+        else []
+    )
     counts = [number.count(row) for number, row in zip(cohort.numbers, borders, strict=True)]
-    return Bins(counts=_integers(counts), offsets=to_digits(sums[0]), squares=to_digits(sums[1]))
+    return Bins(
+        counts=_integers(counts),
+        offsets=to_digits(first for first, _ in sums),
+        squares=to_digits(second for _, second in sums),
+    )
 
 
 def answer_quantiles(cohort: Cohort) -> SiteQuantiles:

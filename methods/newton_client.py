@@ -136,6 +136,11 @@ def check_rows(task: NewtonTask) -> None:
         raise InputError("training rows", got=len(site), allowed=allowed, hint="add rows, or use fewer columns")
     if task.summed > 1:
         return
+    outcomes = task.f.outcomes
+    if is_small([int((outcomes != outcomes.mode().values).sum())], least):
+        got = f"fewer than {least} rows with another label than the others"
+        allowed = f"no such rows, or at least {least} (least-cell of the site's settings)"
+        raise InputError("labels", got=got, allowed=allowed, hint="set privacy.secure-sum, or add rows")
     counts = [int((column != column.mode().values).sum()) for column in columns.T]
     if rare := [index for index, count in enumerate(counts) if is_small([count], least)]:
         names = [repr(site.names[index]) if site.names else str(index) for index in rare]
@@ -149,8 +154,11 @@ def check_rows(task: NewtonTask) -> None:
 
 def count_effective(weights: Float[Tensor, "n"]) -> float:
     """Return the number of equally weighted rows that would have the same concentration of weights."""
-    total, squares = float(weights.sum()), float(weights.square().sum())
-    return total**2 / squares if squares > 0 else np.inf
+    largest = float(weights.max()) if len(weights) else 0.0
+    if not 0 < largest < np.inf:
+        return 0.0
+    relative = weights / largest  # tiny weights have squares of 0
+    return float(relative.sum()) ** 2 / float(relative.square().sum())
 
 
 def refuse_dominance(task: NewtonTask, weights: Float[Tensor, "n"]) -> None:
@@ -190,6 +198,7 @@ def first_sums(task: NewtonTask) -> NewtonSums:
     if own and not design.family.fits(design.outcomes):
         return NewtonSums.zeros(design.columns.shape[1])
     weights, working = design.family.start(design.outcomes)
+    refuse_dominance(task, weights)
     working = working - design.offsets
     columns = centre(design, weights) if own else design.columns
     if own:
@@ -227,7 +236,9 @@ def answer_variance(x: Float[Tensor, "d"], down: NewtonQuestion, task: NewtonTas
     squares = rows.residuals.square()
     scores = rows.columns * rows.residuals[:, None]
     total, size = scores.sum(dim=0), float(len(squares))
-    hidden = task.site.least_cell > 1 and task.summed == 1 and count_effective(squares) < task.site.least_cell
+    # the server also knows the information, so it knows the difference of both sums
+    effective = min(count_effective(squares), count_effective((squares - rows.curvatures).abs()))
+    hidden = task.site.least_cell > 1 and task.summed == 1 and effective < task.site.least_cell
     return NewtonVariance.make(
         information=rows.columns.T @ (rows.curvatures[:, None] * rows.columns),
         squares=torch.zeros_like(total.outer(total)) if hidden else scores.T @ scores,

@@ -4,6 +4,7 @@ A float is rounded to a multiple of 2^-120, and its magnitude written in `DIGITS
 float's sign. The digits of up to 2^19 sites add up in 32 bits, the smallest ring of a secure sum.
 """
 
+import math
 from collections.abc import Iterable
 from fractions import Fraction
 
@@ -16,7 +17,7 @@ LARGEST = 2.0 ** (DIGITS * _BITS - _FRACTION)
 """The limit of a float's magnitude, 2^120."""
 
 
-def to_digits(values: Iterable[float]) -> Int32[np.ndarray, "20*k"]:
+def to_digits(values: Iterable[float | Fraction]) -> Int32[np.ndarray, "20*k"]:
     """Return the digits of floats, the lowest digit of the first float first.
 
     Raises:
@@ -24,10 +25,11 @@ def to_digits(values: Iterable[float]) -> Int32[np.ndarray, "20*k"]:
     """
     digits = list[int]()
     for value in values:
-        if not abs(value) < LARGEST:  # also NaN
+        number = Fraction(value) if math.isfinite(value) else Fraction(LARGEST)
+        if abs(number) >= LARGEST:
             raise ValueError(f"got {value}, expected a number between -{LARGEST:g} and {LARGEST:g}")
-        whole = min(round(abs(Fraction(value)) * 2**_FRACTION), 2 ** (DIGITS * _BITS) - 1)
-        sign = 1 if value >= 0 else -1
+        whole = min(round(abs(number) * 2**_FRACTION), 2 ** (DIGITS * _BITS) - 1)
+        sign = 1 if number >= 0 else -1
         digits += [sign * ((whole >> (_BITS * index)) % 2**_BITS) for index in range(DIGITS)]
     return np.array(digits, dtype=np.int32)
 

@@ -39,7 +39,8 @@ def suppress(counts: Int64[np.ndarray, "groups cells"], least_cell: int) -> Bool
     """Choose the groups of rows whose counts may not leave a site that reveals the totals of all groups.
 
     A group is hidden if one of its cells is small. The totals minus the visible groups reveal the hidden groups
-    together, so the smallest further groups are hidden until at least two are hidden and no sum of theirs is small.
+    together, so the smallest further groups are hidden until at least two are hidden, no sum of theirs is small, and
+    each of them could have at least as many rows as the least cell if all others had one.
 
     Args:
         counts: The numbers of rows of each group, such as its negatives and its positives.
@@ -54,7 +55,10 @@ def suppress(counts: Int64[np.ndarray, "groups cells"], least_cell: int) -> Bool
     """
     hidden = np.array([is_small(row, least_cell) for row in counts], dtype=bool)
     sizes = counts.sum(axis=1)
-    while hidden.any() and (hidden.sum() < 2 or is_small(counts[hidden].sum(axis=0), least_cell)):
+    while hidden.any():
+        total, others = counts[hidden].sum(axis=0), hidden.sum() - 1
+        if others and not is_small(total, least_cell) and total.sum() - others >= least_cell:
+            break
         candidates = np.flatnonzero(~hidden & (sizes > 0))
         if not len(candidates):
             break

@@ -16,8 +16,9 @@ _MOST_GROUPS = 4096
 def suppress(counts: Int64[np.ndarray, "cells"], least_cell: int) -> Bool[np.ndarray, "cells"]:
     """Return which cells of a partition of rows must be hidden, if the number of all rows is known.
 
-    Besides each small cell, further cells are hidden (the smallest first), until at least two cells are hidden and
-    together have at least as many rows as the least cell. Their difference from all rows then reveals none of them.
+    Besides each small cell, further cells are hidden (the smallest first), until at least two are hidden, and each of
+    them could have at least as many rows as the least cell if all others had one. The difference of the visible cells
+    from all rows then reveals none of them.
 
     Args:
         counts: The number of rows of each cell. Their sum is 0 or at least the least cell.
@@ -31,7 +32,7 @@ def suppress(counts: Int64[np.ndarray, "cells"], least_cell: int) -> Bool[np.nda
     if not hidden.any():
         return hidden
     for index in np.argsort(counts, kind="stable"):
-        if hidden.sum() >= 2 and counts[hidden].sum() >= least_cell:
+        if hidden.sum() >= 2 and counts[hidden].sum() - (hidden.sum() - 1) >= least_cell:
             break
         hidden[index] |= counts[index] > 0
     return hidden

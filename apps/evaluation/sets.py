@@ -111,8 +111,9 @@ class RowSets(EvaluatedSets):
         model, features, tallies = self.evaluator.model, self.evaluator.features, []
         for repeat in range(repeats):
             order = stream(self.seed, PERMUTATION, column, repeat, 0).permutation(len(self.labels))
-            scores = model.predict(permute(features, self.columns[column], order)).cpu().numpy()
-            tallies.append(Tally.of_rows(self.labels, scores))
+            scores = model.predict(permute(features, self.columns[column], order))
+            scores = scores if self.evaluator.offsets is None else scores + self.evaluator.offsets
+            tallies.append(Tally.of_rows(self.labels, scores.cpu().numpy()))
         return _exact(tallies)
 
 

@@ -10,7 +10,7 @@ import torch
 from apps.server_app import RunFailedError
 from methods.method import Task
 from methods.newton import limit
-from methods.newton_client import Design, answer_variance, finish, sum_rows
+from methods.newton_client import Design, answer_variance, count_effective, finish, sum_rows
 from methods.newton_records import NewtonQuestion, NewtonSettings, NewtonSums, NewtonVariance, whole
 from payloads.settings import TrainingSettings
 from problems.errors import InputError
@@ -109,3 +109,28 @@ def test_records_have_the_lengths_that_the_server_expects() -> None:
     _, record, _ = finish_at(make_site(5), np.zeros(COLUMNS + 1))
     limits = limit(0, [np.zeros(COLUMNS + 1)], None)
     assert (len(record.score), len(record.information)) == (limits["s"], limits["i"])
+
+
+def test_a_row_is_not_the_difference_of_squares_and_information() -> None:
+    """Where the model gives every row 1/2, squared residuals are the weights; the few other rows remain."""
+    site = make_site(rare=20)
+    labels = site.labels.clone()
+    labels[:20], labels[3] = 1, 0
+    design_site = replace(site, labels=labels)
+    question = NewtonQuestion(point=np.array([0.0, 0.0, 40.0, 0.0]), free=np.ones(4, bool), between=np.zeros(4))
+    assert answer_variance(torch.zeros(4, dtype=torch.float64), question, make_task(design_site)).counts[2] == 1
+
+
+def test_weights_that_underflow_are_no_protection_from_refusal() -> None:
+    assert count_effective(torch.tensor([1e-170] + [1e-200] * 50, dtype=torch.float64)) == pytest.approx(1.0)
+    assert count_effective(torch.zeros(9)) == 0
+
+
+@pytest.mark.parametrize("loss", ["squared", "poisson"])
+def test_a_rare_number_is_not_sent(loss: str) -> None:
+    site = make_site(rare=0)
+    labels = torch.zeros(ROWS, dtype=torch.float64)
+    labels[7] = 7
+    task = make_task(replace(site, labels=labels, numeric=True), loss)
+    with refuses(InputError, "labels: got fewer than 5 rows with another label"):
+        finish(type("Carry", (), {"x": torch.zeros(4, dtype=torch.float64)})(), task)

@@ -1,6 +1,7 @@
 """Attacks on table one: small cells, differences of two requests, and a site that is too small to describe."""
 
 from collections.abc import Iterable
+from fractions import Fraction
 from pathlib import Path
 from typing import Any
 
@@ -22,6 +23,7 @@ from payloads.handshake import SiteReport
 from payloads.record import PayloadError
 from payloads.settings import TrainingSettings
 from payloads.wire import PAYLOAD, PHASE, ROUND
+from problems.data import DataError
 from problems.data.preprocessing import Feature
 from problems.protected_counts import suppress
 from simulations.engines.grid import FIRST_NODE_ID
@@ -217,3 +219,25 @@ def test_a_site_sends_no_quantiles_in_a_secure_sum() -> None:
     client.summed = 3
     with pytest.raises(PayloadError, match="not an exchange"):
         client.fit([np.zeros(0)], {ROUND: 0, PHASE: QUANTILES})
+
+
+def test_single_rows_in_many_cells_stay_ambiguous() -> None:
+    """Five hidden cells with five rows in all would have one row each."""
+    for cells in ([40, 1, 1, 1, 1, 1], [40, 30, 2, 2, 1]):
+        hidden = np.array(cells)[suppress(np.array(cells), LEAST)]
+        assert hidden.sum() - (len(hidden) - 1) >= LEAST
+
+
+@pytest.mark.parametrize("few", [1, 2, 3])
+def test_origins_that_round_differences_count_nothing(few: int) -> None:
+    """With an origin near 2^56 the sum of rounded differences would reveal the number of large cells."""
+    values = np.zeros((201, 5))
+    values[:, 0] = np.arange(201) % 3
+    values[:few, 0] = 7.0
+    site = Cohort(0, COLUMNS, values, np.arange(201).astype(np.int8) % 2, LEAST)
+    for origin in (2.0**39 + 0.7, 2.0**40):
+        question = BinQuestion(borders=np.zeros((2, 1)), origins=np.full(2, origin))
+        (offset, _) = from_digits(answer_bins(site, question).offsets)
+        assert offset == site.numbers[0].sums(0.0)[0] - len(values) * Fraction(origin)
+    with pytest.raises(DataError, match="origins"):
+        answer_bins(site, BinQuestion(borders=np.zeros((2, 1)), origins=np.full(2, 2.0**56)))
