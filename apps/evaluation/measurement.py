@@ -6,7 +6,10 @@ An `Evaluator` computes metrics, either from rows of the server or from histogra
 from collections.abc import Callable, Mapping
 from dataclasses import replace
 from functools import cached_property
+from logging import WARNING
 from typing import Any
+
+from flwr.common import log
 
 from apps.evaluation.after import IMPORTANCE, SUBGROUPS, describe_groups, describe_importance
 from apps.evaluation.bounded import BoundWatch, StallWatch
@@ -107,10 +110,10 @@ class Measurement:
         self.choice = self.choice.take(self.config, server_round, metrics, models, evaluator.tally, fewest_rows)
         if isinstance(evaluator, ScoreEvaluator) and evaluator.score_range and evaluator.sample_format:
             self._bounds = self._bounds or BoundWatch(evaluator.model, evaluator.sample_format.shape)
-            steps = self.strategy.steps()
-            for warning in (self._bounds.take(*evaluator.score_range), self._stall.take(evaluator.mean_slope, steps)):
-                if warning:
-                    self.warn(server_round, warning)
+            if warning := self._bounds.take(*evaluator.score_range):
+                self.warn(server_round, warning)
+            if warning := self._stall.take(evaluator.mean_slope, self.strategy.steps()):
+                log(WARNING, "round %d: %s", server_round, warning)
         if self.config.evaluation.has_figures(server_round, self.config.training) and evaluator.tally is not None:
             figures = describe_round(evaluator.tally, self.config, self.strategy.roster.reports)
             self.strategy.report.extras[ROUND_FIGURES] = figures
