@@ -17,7 +17,8 @@ from harness import PIXELS, alternate, arguments, config, data_file, table, tens
 
 from apps.registry import ALGORITHMS
 
-HORIZONTAL = [name for name, row in ALGORITHMS.items() if row.strategy.shares_model]
+# algorithms of any network
+HORIZONTAL = [name for name, row in ALGORITHMS.items() if row.strategy.shares_model and not row.traits.models]
 ROWS = 50
 BATCH = 10
 

@@ -19,7 +19,8 @@ from apps.config import Scalar
 from apps.registry import ALGORITHMS
 from simulations.engines.stacked.messages import Stacker
 
-HORIZONTAL = [name for name, row in ALGORITHMS.items() if row.strategy.shares_model]
+# algorithms of any network
+HORIZONTAL = [name for name, row in ALGORITHMS.items() if row.strategy.shares_model and not row.traits.models]
 # at least so many times the speed of one client after another
 LIMITS = {
     "linear": dict.fromkeys(("local-sgd", "scaffold", "composite"), 20.0) | dict.fromkeys(("fedx1", "fedx2"), 8.0),
