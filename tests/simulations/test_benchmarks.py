@@ -19,11 +19,12 @@ from tests.programs import PROJECT, ran
 
 NUMBER = r"-?[\d,]+(?:\.\d+)?"
 HORIZONTAL = [name for name, row in ALGORITHMS.items() if row.strategy.shares_model]
+OF_ANY_NETWORK = [name for name in HORIZONTAL if not ALGORITHMS[name].traits.models]
 # script -> the first cells of its table's rows, and the minimum count of numbers after each
 TABLES: dict[str, tuple[list[str], int]] = {
     "fedavg.py": (["bare loop", "in-process engine", "stacked"], 3),
-    "algorithms.py": (HORIZONTAL, 3),
-    "stacked.py": ([f"{name}, {model}" for name in HORIZONTAL for model in ("linear", "mlp")], 4),
+    "algorithms.py": (OF_ANY_NETWORK, 3),
+    "stacked.py": ([f"{name}, {model}" for name in OF_ANY_NETWORK for model in ("linear", "mlp")], 4),
     "message.py": (["mlp", "linear"], 5),
     "fedsgda.py": (["mb", "storm"], 4),
     "defaults.py": (HORIZONTAL, 2),
