@@ -1,7 +1,6 @@
 """The run of a description of columns: table one over all sites, before any model is trained."""
 
 import time
-from collections.abc import Mapping
 from logging import INFO, WARNING
 from typing import Any
 
@@ -45,18 +44,8 @@ class Description(Training):
             **describe(self.strategy.pool, [roster.label(site) for site in range(len(roster))]),
         }
         table_one.write(self.directory.path, table)
-        for line in _warnings(table):
-            log(WARNING, "%s", line)
+        for column, text in table_one.warnings(table):
+            log(WARNING, "column %r: %s", column, text)
         result = self.history.result(config, self.engine, roster, 0, {"rows": table["rows"]}, type(report)())
         self.directory.finish(result, pictures=False)
         return result
-
-
-def _warnings(table: Mapping[str, Any]) -> list[str]:
-    """Return the warnings about columns, one line each."""
-    lines = []
-    for column in table["columns"]:
-        for warning in column["warnings"]:
-            sites = ", ".join(table["sites"][site]["site"] for site in warning.get("sites", []))
-            lines.append(f"column {column['column']!r}: {warning['text']}{f' ({sites})' if sites else ''}")
-    return lines

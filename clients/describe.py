@@ -1,19 +1,12 @@
 """The client that describes the columns of its site. It trains no model."""
 
-from collections.abc import Mapping
-from types import MappingProxyType
-
 from clients.base import Config, Fitted, PayloadClient
 from clients.vfb2 import NoModel
 from methods.cohort import Cohort
 from methods.describe import answer_bins, answer_quantiles, answer_totals
-from payloads.description import BINS, QUANTILES, TOTALS, BinQuestion, Bins, SiteQuantiles, Totals
-from payloads.record import FloatArray, Payload, PayloadError
+from payloads.description import BINS, PHASES, QUANTILES, TOTALS, BinQuestion
+from payloads.record import FloatArray, PayloadError
 from payloads.wire import PHASE
-
-PHASES: Mapping[str, type[Payload]] = MappingProxyType(
-    {TOTALS: Totals, **dict.fromkeys(BINS, Bins), QUANTILES: SiteQuantiles}
-)
 
 
 class DescribeClient(PayloadClient[NoModel]):

@@ -3,7 +3,9 @@
 All sums are of integers, so secure sums give the same result as single sites' replies.
 """
 
+from collections.abc import Mapping
 from dataclasses import dataclass
+from types import MappingProxyType
 
 import numpy as np
 
@@ -68,3 +70,9 @@ class SiteQuantiles(Payload):
 
     values: FloatArray = array("c", 5)
     known: IntArray = array("c", kind="int")
+
+
+PHASES: Mapping[str, type[Payload]] = MappingProxyType(
+    {TOTALS: Totals, **dict.fromkeys(BINS, Bins), QUANTILES: SiteQuantiles}
+)
+"""The type of a site's answer in each exchange."""

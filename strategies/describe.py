@@ -1,7 +1,5 @@
 """The strategy that describes columns: exchanges before round 1, and no rounds."""
 
-from collections.abc import Mapping
-from types import MappingProxyType
 from typing import Any
 
 import numpy as np
@@ -11,7 +9,7 @@ from flwr.serverapp import Grid
 from methods.cohort import Columns
 from methods.method import Traits
 from methods.table_one import Pool, first_borders, is_fine, refine
-from payloads.description import BINS, QUANTILES, TOTALS, BinQuestion, Bins, SiteQuantiles, Totals
+from payloads.description import BINS, PHASES, QUANTILES, TOTALS, BinQuestion
 from payloads.record import FloatArray, Payload, PayloadError
 from payloads.settings import Settings, TrainingSettings
 from strategies.base import PayloadStrategy
@@ -41,9 +39,7 @@ class Describe(PayloadStrategy):
     counts_samples = False
     trains = False
     down_type = BinQuestion
-    phases: Mapping[str, type[Payload]] = MappingProxyType(
-        {TOTALS: Totals, **dict.fromkeys(BINS, Bins), QUANTILES: SiteQuantiles}
-    )
+    phases = PHASES
     traits = Traits(
         sends="sums of rows by column, class and bin; no model",
         default_step=float(TrainingSettings.model_fields["learning_rate"].default),

@@ -188,11 +188,15 @@ def notes(table: Mapping[str, Any]) -> list[str]:
         lines.append("~: rounded, since a site hides counts below its least-cell.")
     if any(level["hidden"] for entry in entries for level in entry.get("levels", [])):
         lines.append("* and >=: cells below a site's least-cell, and as many others as protect them, are suppressed.")
+    return [*lines, *(f"{column}: {text}." for column, text in warnings(table))]
+
+
+def warnings(table: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
+    """Yield the column and the text of each warning, with the names of the sites that it is about."""
     for column in table["columns"]:
         for warning in column["warnings"]:
             where = ", ".join(table["sites"][site]["site"] for site in warning.get("sites", []))
-            lines.append(f"{column['column']}: {warning['text']}{f' ({where})' if where else ''}.")
-    return lines
+            yield column["column"], f"{warning['text']}{f' ({where})' if where else ''}"
 
 
 def as_text(table: Mapping[str, Any]) -> str:

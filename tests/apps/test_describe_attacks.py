@@ -8,7 +8,6 @@ from typing import Any
 import numpy as np
 import pandas as pd
 import pytest
-from flwr.app import Message
 
 from apps.client_app import app as client_app
 from apps.server_app import RunFailedError
@@ -27,27 +26,13 @@ from problems.data import DataError
 from problems.data.preprocessing import Feature
 from problems.protected_counts import suppress
 from simulations.engines.grid import FIRST_NODE_ID
-from simulations.engines.in_process import InProcessGrid
 from tests.apps.test_describe import CONFIG, column, describe, table
-from tests.battery.federation import flat_config, serve
+from tests.battery.federation import Listener, flat_config, serve
 
 LEAST = 5
 COLUMNS = Columns(
     (Feature("x", "number"), Feature("flag", "number"), *(Feature("ward", "category", value) for value in "abc"))
 )
-
-
-class Listener(InProcessGrid):
-    """A grid that records every reply."""
-
-    def __init__(self, *args: Any, **kwargs: Any) -> None:
-        super().__init__(*args, **kwargs)
-        self.heard: list[Message] = []
-
-    def pull_messages(self, message_ids: Iterable[str]) -> Iterable[Message]:
-        replies = list(super().pull_messages(message_ids))
-        self.heard += replies
-        return replies
 
 
 def cohort(seed: int, rows: int = 90) -> Cohort:
@@ -241,3 +226,15 @@ def test_origins_that_round_differences_count_nothing(few: int) -> None:
         assert offset == site.numbers[0].sums(0.0)[0] - len(values) * Fraction(origin)
     with pytest.raises(DataError, match="origins"):
         answer_bins(site, BinQuestion(borders=np.zeros((2, 1)), origins=np.full(2, 2.0**56)))
+
+
+@pytest.mark.parametrize("missing", [1, 2, 3, 4])
+def test_the_mean_of_whole_numbers_hides_few_missing_cells(missing: int) -> None:
+    """The sum of whole numbers is whole for the true number of cells, whose reported number differs."""
+    values = np.zeros((100, 5))
+    values[:, 0] = np.random.default_rng(missing).integers(20, 80, 100)
+    values[:missing, 0] = np.nan
+    site = Cohort(0, COLUMNS, values, (np.arange(100) >= 50).astype(np.int8), LEAST)
+    number = site.numbers[0]
+    assert (number.is_hidden, number.weight) == (True, 100)
+    assert number.sums(0.0)[0].denominator & (number.sums(0.0)[0].denominator - 1) == 0  # not a multiple of 100 / cells

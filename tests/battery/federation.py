@@ -3,7 +3,7 @@
 import json
 import logging
 import sys
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -130,6 +130,19 @@ class Run:
     def numbers(self) -> list[float]:
         """Return every number of every line."""
         return [value for line in self.lines for value in line.values() if isinstance(value, int | float)]
+
+
+class Listener(InProcessGrid):
+    """A grid that records every reply, including the handshake."""
+
+    def __init__(self, *args: Any, **kwargs: Any) -> None:
+        super().__init__(*args, **kwargs)
+        self.heard: list[Message] = []
+
+    def pull_messages(self, message_ids: Iterable[str]) -> Iterable[Message]:
+        replies = list(super().pull_messages(message_ids))
+        self.heard += replies
+        return replies
 
 
 def flat_config(path: Path, config: Mapping[str, Scalar]) -> dict[str, Scalar]:

@@ -1,7 +1,7 @@
 """No row, no row's label and no name leaves a site; docs/who-sees-what.md lists the fields that leave it."""
 
 import re
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -20,8 +20,7 @@ from payloads.handshake import SiteReport
 from payloads.held_out import GroupCounts
 from payloads.record import Payload, specs_of
 from payloads.wire import ARRAYS, CONFIG, METRICS, PAYLOAD, model_record
-from simulations.engines.in_process import InProcessGrid
-from tests.battery.federation import OF_ROWS, flat_config, patients, serve
+from tests.battery.federation import OF_ROWS, Listener, flat_config, patients, serve
 from tests.docs.markdown import PROJECT, codes, rows, section
 from vertical.records import Credentials, DataSummary, Report
 
@@ -30,19 +29,6 @@ ROWS = 64
 ILL, WELL = "label-of-the-ill", "label-of-the-well"
 PAGE = PROJECT / "docs" / "who-sees-what.md"
 COMMON = "weight,sex[f|m],age"
-
-
-class Listener(InProcessGrid):
-    """A grid that records every reply, including the handshake."""
-
-    def __init__(self, *args: Any, **kwargs: Any) -> None:
-        super().__init__(*args, **kwargs)
-        self.heard: list[Message] = []
-
-    def pull_messages(self, message_ids: Iterable[str]) -> Iterable[Message]:
-        replies = list(super().pull_messages(message_ids))
-        self.heard += replies
-        return replies
 
 
 CONFIG_OF_ALL: dict[str, Scalar] = {
