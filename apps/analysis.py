@@ -41,6 +41,8 @@ class Description(Training):
             "dataset": config.data.dataset,
             "outcome": self.strategy.schema.preprocessing.label_column,
             "positive_label": config.data.positive_label,
+            "secure_sum": config.privacy.secure_sum,
+            "noise": self._noise(),
             **describe(self.strategy.pool, [roster.label(site) for site in range(len(roster))]),
         }
         table_one.write(self.directory.path, table)
@@ -49,3 +51,8 @@ class Description(Training):
         result = self.history.result(config, self.engine, roster, 0, {"rows": table["rows"]}, type(report)())
         self.directory.finish(result, pictures=False)
         return result
+
+    def _noise(self) -> dict[str, float] | None:
+        """Return the budget, and the standard deviation of a count over all sites."""
+        privacy, deviation = self.config.privacy, self.strategy.deviation
+        return {"epsilon": privacy.epsilon, "delta": privacy.delta, "deviation": deviation} if deviation else None

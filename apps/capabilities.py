@@ -87,13 +87,10 @@ def check_budget(strategy: str, algorithm: Algorithm, loss: str, privacy: Privac
     Raises:
         ConfigError: With this strategy or this loss, sites send more.
     """
-    if not privacy.epsilon:
+    if not privacy.epsilon or not algorithm.strategy.trains:  # a description has noise on its counts
         return
     taken = taken_of(algorithm)
-    if not algorithm.strategy.trains:
-        cause, allowed = f"strategy {strategy!r}", "0, since the sums of a description have no noise"
-        hint = "set privacy.epsilon to 0; least-cell protects small counts"
-    elif taken is None:
+    if taken is None:
         private = ", ".join(name for name, row in ALGORITHMS.items() if taken_of(row))
         allowed = f"0, since its clients send more than sums over samples; strategies with a budget: {private}"
         cause, hint = f"strategy {strategy!r}", "set privacy.epsilon to 0, or strategy to a strategy with a budget"

@@ -36,7 +36,6 @@ def describe(pool: Pool, sites: Sequence[str]) -> Facts:
     whole, shown = pool.all, [bool(part.rows.sum()) for part in parts]
     withheld = int(whole.totals["withheld"][0])
     facts: Facts = {
-        "secure_sum": pool.summed,
         "num_sites": len(sites),
         "sites": [{"site": name, **_outcome(part)} if show else {"site": name, "rows": None}
                   for name, part, show in zip(sites, parts, shown, strict=False)],
@@ -84,7 +83,9 @@ def _number(pool: Pool, whole: Part, parts: Sequence[Part], index: int, units: d
     bounds = [*pairwise([None, *map(float, borders), None])]
     names = [_name_bin(low, high) for low, high in bounds]
     cells = np.concatenate([counts, gaps[:, None]], axis=1) if gaps.any() else counts
-    information = find_information(cells[0], cells[1], [*names, *[_MISSING] * bool(gaps.any())])
+    names += [_MISSING] * bool(gaps.any())
+    merged = pool.deviation * (pool.counts.shape[2] / counts.shape[1]) ** 0.5
+    information = find_information(cells[0], cells[1], names, merged)
     for row, (low, high) in zip(information["bins"], [*bounds, (None, None)], strict=False):
         row |= {"low": low, "high": high}
     return {
@@ -165,7 +166,10 @@ def _text(pool: Pool, whole: Part, parts: Sequence[Part], name: str) -> Facts:
     names = [*_level_names(columns, name), _MISSING, _UNLISTED, _HIDDEN]
     filled = cells.sum(axis=1) > 0
     information = find_information(
-        cells[filled, 0], cells[filled, 1], [text for text, one in zip(names, filled, strict=True) if one]
+        cells[filled, 0],
+        cells[filled, 1],
+        [text for text, one in zip(names, filled, strict=True) if one],
+        pool.deviation,
     )
     return {
         "column": name,
@@ -216,7 +220,7 @@ def _difference_of_text(columns: Columns, whole: Part, part: Part, name: str) ->
 
 
 def find_information(
-    negatives: Int64[np.ndarray, "b"], positives: Int64[np.ndarray, "b"], names: Sequence[str]
+    negatives: Int64[np.ndarray, "b"], positives: Int64[np.ndarray, "b"], names: Sequence[str], deviation: float = 0.0
 ) -> Facts:
     """Return the information value of a column about the outcome, and the weight of evidence of each bin.
 
@@ -227,16 +231,19 @@ def find_information(
         negatives: The number of negatives in each bin.
         positives: The number of positives in each bin.
         names: The names of the bins.
+        deviation: The standard deviation of the noise in each count.
 
     Returns:
-        "information_value", which is None without both classes; and "bins".
+        "information_value", which is None without both classes, or with a mean count of the smaller class below 4
+        standard deviations; and "bins".
     """
     zeros = ((negatives == 0) | (positives == 0)) & (negatives + positives > 0)
     rows: list[Facts] = [
         {"bin": name, "negatives": int(negative), "positives": int(positive)}
         for name, negative, positive in zip(names, negatives, positives, strict=True)
     ]
-    if not (negatives.sum() and positives.sum()):
+    smaller = min(negatives.sum(), positives.sum())
+    if not smaller or 4 * deviation * len(names) > smaller:
         return {"information_value": None, "bins": [row | {"weight_of_evidence": None} for row in rows]}
     value = 0.0
     for row, zero in zip(rows, zeros, strict=True):

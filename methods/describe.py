@@ -3,11 +3,11 @@
 A site answers with integers that the server adds, so secure sums give the same result.
 """
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 import numpy as np
-from jaxtyping import Float64, Int64
+from jaxtyping import Bool, Float64, Int64
 
 from methods.cohort import LARGEST_NUMBER, Cohort
 from payloads.description import LEVELS, BinQuestion, Bins, SiteQuantiles, Totals
@@ -72,17 +72,27 @@ def _count_levels(
     counts = np.zeros((columns.limits()["k"], 3), dtype=np.int64)
     few, pooled = np.zeros(len(counts), dtype=np.int64), np.zeros((len(columns.texts), 3), dtype=np.int64)
     for place, (name, levels) in enumerate(columns.texts.items()):
-        values, part = cohort.values[:, levels], columns.parts[name]
-        missing = np.isnan(values[:, 0])
+        part = columns.parts[name]
         for number, rows in enumerate(cohort.classes):
-            by_level = np.nan_to_num(values[rows]).sum(axis=0).astype(np.int64)
-            gaps = int(missing[rows].sum())
-            cells = np.array([*by_level, gaps, int(rows.sum()) - gaps - by_level.sum()], dtype=np.int64)
+            cells = count_cells(cohort, levels, rows)
             hidden = suppress(cells, cohort.least_cell)
             counts[part, number] = np.where(hidden, 0, cells)
             few[part] |= hidden
             pooled[place, number] = cells[hidden].sum()
     return counts, few, pooled
+
+
+def count_cells(cohort: Cohort, levels: Sequence[int], rows: Bool[np.ndarray, "n"]) -> Int64[np.ndarray, "cells"]:
+    """Count the cells of a text column: of each level, missing, and without a level.
+
+    Args:
+        cohort: The site's rows.
+        levels: The indices of the column's levels among the inputs.
+        rows: The rows to count.
+    """
+    values = cohort.values[rows][:, levels]
+    by_level, gaps = np.nan_to_num(values).sum(axis=0).astype(np.int64), int(np.isnan(values[:, 0]).sum())
+    return np.array([*by_level, gaps, len(values) - gaps - by_level.sum()], dtype=np.int64)
 
 
 def answer_bins(cohort: Cohort, question: BinQuestion) -> Bins:

@@ -66,6 +66,7 @@ class Pool:
         borders: The borders of the newest counts, infinite after the last.
         counts: The newest counts of numbers over all sites, by class and bin.
         quantiles: Each site's quantiles; empty with secure sums.
+        deviation: The standard deviation of the noise in each count. 0: no noise.
     """
 
     columns: Columns
@@ -75,6 +76,7 @@ class Pool:
     counts: Int64[np.ndarray, "c 3 bins"] = field(default_factory=lambda: np.zeros((0, 3, 1), np.int64))
     quantiles: Sequence[SiteQuantiles] = ()
     parts: list[Part] = field(default_factory=list)
+    deviation: float = 0.0
 
     @classmethod
     def of(cls, columns: Columns, replies: Sequence[Payload], *, summed: bool) -> "Pool":
@@ -126,7 +128,7 @@ class Pool:
 
     def levels(self, index: int, levels: Float64[np.ndarray, "q"]) -> Float64[np.ndarray, "q"]:
         """Return quantiles of a number over all sites; nan without cells."""
-        return find_quantiles(self.borders[index], self.counts_of(index), levels)
+        return find_quantiles(self.borders[index], self.counts_of(index), levels, linear=self.deviation > 0)
 
 
 def _arrays(replies: Sequence[Any], *, summed: bool) -> list[dict[str, Int64[np.ndarray, "_"]]]:
@@ -157,14 +159,20 @@ def is_fine(borders: Float64[np.ndarray, "c b"], counts: Int64[np.ndarray, "c 3 
 
 
 def refine(
-    borders: Float64[np.ndarray, "c b"], counts: Int64[np.ndarray, "c 3 bins"]
+    borders: Float64[np.ndarray, "c b"], counts: Int64[np.ndarray, "c 3 bins"], fewest: float = 0.0
 ) -> Float64[np.ndarray, "c finer"]:
     """Return finer borders for bins with many cells, and none between bins with few.
 
     All borders are multiples of powers of 2, at which sites count exactly.
+
+    Args:
+        borders: The borders of the counts.
+        counts: The counts by class and bin.
+        fewest: The smallest useful number of cells in a bin.
     """
     refined = [
-        _refine(row[np.isfinite(row)], cells.sum(axis=0).tolist()) for row, cells in zip(borders, counts, strict=True)
+        _refine(row[np.isfinite(row)], cells.sum(axis=0).tolist(), fewest)
+        for row, cells in zip(borders, counts, strict=True)
     ]
     padded = np.full((len(refined), max(map(len, refined), default=0)), np.inf)
     for row, finite in zip(padded, refined, strict=True):
@@ -172,10 +180,11 @@ def refine(
     return padded
 
 
-def _refine(borders: Float64[np.ndarray, "b"], counts: list[int]) -> Float64[np.ndarray, "_"]:
+def _refine(borders: Float64[np.ndarray, "b"], counts: list[int], fewest: float) -> Float64[np.ndarray, "_"]:
     total, waiting, chosen = sum(counts), 0, list[float]()
+    most = _PIECES if not fewest else min(_PIECES, max(int(total / fewest), 2))
     for low, high, count in zip([-np.inf, *borders], [*borders, np.inf], counts, strict=False):
-        pieces = count * _PIECES // max(total, 1)
+        pieces = count * most // max(total, 1)
         step = 0.0
         if pieces >= 2 and np.isfinite(high - low):
             step = 2.0 ** np.floor(np.log2((high - low) / pieces))
@@ -184,16 +193,27 @@ def _refine(borders: Float64[np.ndarray, "b"], counts: list[int]) -> Float64[np.
             waiting = 0
             continue
         waiting += count
-        if waiting * 2 * _PIECES >= total and np.isfinite(high):
+        if waiting * 2 * most >= total and np.isfinite(high):
             chosen.append(high)
             waiting = 0
     return np.unique(np.array(chosen or borders[:1]))
 
 
 def find_quantiles(
-    borders: Float64[np.ndarray, "b"], counts: Int64[np.ndarray, "bins"], levels: Float64[np.ndarray, "q"]
+    borders: Float64[np.ndarray, "b"],
+    counts: Int64[np.ndarray, "bins"],
+    levels: Float64[np.ndarray, "q"],
+    *,
+    linear: bool = False,
 ) -> Float64[np.ndarray, "q"]:
-    """Return quantiles of counted cells: linear within a bin, or the lower border of a bin with many equal cells."""
+    """Return quantiles of counted cells: linear within a bin, or the lower border of a bin with many equal cells.
+
+    Args:
+        borders: The borders of the bins.
+        counts: The number of cells in each bin.
+        levels: The levels of the quantiles.
+        linear: Whether the cells of a wide bin with many cells are not equal.
+    """
     finite, total = borders[np.isfinite(borders)], int(counts.sum())
     if not total or not len(finite):
         return np.full(len(levels), np.nan)
@@ -206,7 +226,8 @@ def find_quantiles(
             continue
         low, high = finite[index - 1], finite[index]
         share = (level * total - below[index]) / max(int(counts[index]), 1)
-        found.append(low if counts[index] * GROUPS > total else low + (high - low) * share)
+        equal = counts[index] * GROUPS > total and not (linear and (high - low) * _NARROW > finite[-1] - finite[0])
+        found.append(low if equal else low + (high - low) * share)
     return np.array(found)
 
 

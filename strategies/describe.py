@@ -1,17 +1,20 @@
 """The strategy that describes columns: exchanges before round 1, and no rounds."""
 
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
 from flwr.app import ArrayRecord
 from flwr.serverapp import Grid
 
+from methods import noisy_counts
 from methods.cohort import Columns
 from methods.method import Traits
-from methods.table_one import Pool, first_borders, is_fine, refine
+from methods.table_one import Part, Pool, first_borders, is_fine, refine
 from payloads.description import BINS, PHASES, QUANTILES, TOTALS, BinQuestion
 from payloads.record import FloatArray, Payload, PayloadError
 from payloads.settings import Settings, TrainingSettings
+from privacy.secure_sum import fewest_in_sum
 from strategies.base import PayloadStrategy
 from strategies.rounds.errors import SetupError
 from strategies.rounds.handshake import Roster
@@ -34,6 +37,7 @@ class Describe(PayloadStrategy):
     Attributes:
         pool: The sums over the sites, and their own sums unless the run has secure sums. None before the exchanges.
         raw_columns: The columns of all sites. None before the handshake.
+        deviation: The standard deviation of the noise in each count over all sites. 0: no noise.
     """
 
     counts_samples = False
@@ -54,6 +58,7 @@ class Describe(PayloadStrategy):
         super().__init__(training, settings)
         self.pool: Pool | None = None
         self.raw_columns: Columns | None = None
+        self.deviation = 0.0
 
     @classmethod
     def own_values(cls, settings: Settings) -> str:
@@ -64,12 +69,18 @@ class Describe(PayloadStrategy):
         if self.schema is None or self.schema.preprocessing is None:
             raise SetupError("columns", got="sites without a table", allowed="tables", hint="set dataset to a table")
         self.raw_columns = Columns(self.schema.preprocessing.inputs)
+        if self.privacy.epsilon:
+            sites = len(roster)
+            summed = fewest_in_sum(sites, self.privacy.secure_threshold) if self.privacy.secure_sum else 1
+            self.deviation = sites**0.5 * noisy_counts.deviation_of(self.privacy, self.raw_columns, summed)
 
     def limits(self, client: int) -> dict[str, int]:
         assert self.raw_columns is not None
         return self.raw_columns.limits()
 
     def check_payload(self, payload: Payload) -> None:
+        if self.privacy.epsilon:
+            return
         for name, values in payload.arrays().items():
             if values.dtype.kind == "i" and name not in ("sums", "offsets", "squares") and (values < 0).any():
                 raise PayloadError(f"{type(payload).__name__}.{name}: got counts below 0")
@@ -83,6 +94,9 @@ class Describe(PayloadStrategy):
         def ask(phase: str, question: BinQuestion | None = None) -> list[Any]:
             return [reply.payload for reply in self.ask(0, range(len(self.roster)), arrays, question, phase)]
 
+        if self.privacy.epsilon:
+            self.pool = self._ask_for_noisy_counts(ask)
+            return
         pool = self.pool = Pool.of(self.raw_columns, ask(TOTALS), summed=self.privacy.secure_sum)
         borders = first_borders(len(self.raw_columns.numbers))
         for number, phase in enumerate(BINS):
@@ -93,3 +107,25 @@ class Describe(PayloadStrategy):
             borders = refine(borders, pool.counts)
         if not self.privacy.secure_sum:
             pool.quantiles = ask(QUANTILES)
+
+    def _ask_for_noisy_counts(self, ask: Callable[..., list[Any]]) -> Pool:
+        """Return the pool of `methods.noisy_counts`, and report the epsilon that it has spent."""
+        assert self.raw_columns is not None
+        columns = self.raw_columns
+        pool = Pool.of(columns, ask(TOTALS), summed=True)
+        pool.deviation = self.deviation
+        pool.totals = [noisy_counts.fit_totals(pool.totals[0], columns)]
+        borders, none = first_borders(len(columns.numbers)), np.zeros(0)
+        sure = np.zeros((len(columns.numbers), 3, 1), dtype=np.int64)
+        for phase in noisy_counts.NOISE_OF:
+            pool.add_bins(borders, none, ask(phase, BinQuestion(borders=borders, origins=none)))
+            if phase == BINS[0]:
+                sure, fewest = noisy_counts.find_useful_size(pool.counts, self.deviation)
+                borders = refine(borders, sure, fewest)
+        pool.counts = noisy_counts.fit_bins(pool.counts, pool.totals[0])
+        pool.counts[~noisy_counts.is_known(sure, pool.counts, pool.borders, self.deviation)] = 0
+        sums, firsts, seconds = noisy_counts.estimate_sums(pool.borders, pool.counts)
+        pool.totals = [{**pool.totals[0], **sums}]
+        pool.parts = [Part(pool.totals[0], firsts, seconds)]
+        self.report.extras["epsilon"] = self.privacy.epsilon
+        return pool

@@ -14,11 +14,12 @@ from apps.guards.work import Work
 from apps.sites.ledger import one_at_a_time, open_record, pledge_epsilon
 from apps.sites.sample_privacy import LARGEST_TOTAL
 from clients.base import MethodClient
+from clients.describe import DescribeClient
 from methods.private import BudgetError, Guard, Ledger, releases_of
 from payloads.wire import PHASE
 from privacy.budget import noise_of_batches
 
-SPENT, POOLS = "samples-spent", "pools-released"
+SPENT, POOLS, DESCRIBED = "samples-spent", "pools-released", "description-released"
 
 
 class SampleGuard(SiteGuard):
@@ -59,18 +60,23 @@ def guard_samples(work: Work) -> None:
 
     Raises:
         ConfigError: delta is too large, see `_check_delta`; or the run began with another budget or number of rounds.
+        BudgetError: The exchange of a description has been answered.
         ModelError: The model's scores of a sample depend on other samples, or are random.
     """
     client, context, privacy, training = work.client, work.context, work.run.privacy, work.run.training
     if not privacy.epsilon:
         return
-    assert isinstance(client, MethodClient)
-    assert client.method.taken is not None
-    taken, samples = client.method.taken, len(client.site)
+    samples = len(client.site)
     _check_delta("privacy.delta", privacy.delta, samples)
-    limits = releases_of(taken, training, samples, training.num_server_rounds)
     if (largest_total := work.node.get(LARGEST_TOTAL)) is not None:
         pledge_epsilon(context, privacy.epsilon, float(largest_total))
+    if isinstance(client, DescribeClient):
+        _guard_counts(work, client)
+        return
+    assert isinstance(client, MethodClient)
+    assert client.method.taken is not None
+    taken = client.method.taken
+    limits = releases_of(taken, training, samples, training.num_server_rounds)
     agreed = {
         "epsilon": privacy.epsilon,
         "delta": privacy.delta,
@@ -89,6 +95,22 @@ def guard_samples(work: Work) -> None:
         ledger = Ledger(limits, taken.of_batch, int(spent["batches"]), int(spent["whole"]))
         noise = float(spent["noise"])
     client.protect(Guard(privacy.clip, noise, max(limits.rate * samples, 1.0), ledger))
+
+
+def _guard_counts(work: Work, client: DescribeClient) -> None:
+    """Give a description its budget, and count the exchange: a site answers each of them once in a run."""
+    privacy, phase = work.run.privacy, work.request.event
+    budget = {"epsilon": privacy.epsilon, "delta": privacy.delta}
+    with open_record(work.context, client.site.partition_id, DESCRIBED) as released:
+        if phase in released or any(released.get(key, value) != value for key, value in budget.items()):
+            raise BudgetError(
+                "privacy.epsilon",
+                got=f"another request for {phase!r}, or another budget than at the start of the run",
+                allowed="one answer to each exchange of a description, since each answer has other noise",
+                hint="start a new run",
+            )
+        released.update(budget, **{phase: 1})
+    client.budget = privacy
 
 
 def count_pools(work: Work) -> None:

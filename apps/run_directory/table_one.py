@@ -181,6 +181,10 @@ def notes(table: Mapping[str, Any]) -> list[str]:
         lines.append(f"{count} site{'s show' if count > 1 else ' shows'} nothing, with too few rows.")
     if count := table["sites_that_hide_the_outcome"]:
         lines.append(f"{count} site{'s hide' if count > 1 else ' hides'} the outcome: a class is below least-cell.")
+    if noise := table["noise"]:
+        budget = f"epsilon {noise['epsilon']:g}, delta {noise['delta']:g}"
+        lines.append(f"Noise: the standard deviation of each count is {noise['deviation']:.0f} rows ({budget}).")
+        lines.append("Other figures are computed from these counts, and left out if the noise is large for them.")
     if table["secure_sum"]:
         lines.append("Secure sums: figures of single sites are unknown to the server.")
     entries = [entry for column in table["columns"] for entry in (column["all"], *column["by_site"]) if entry]

@@ -203,7 +203,6 @@ def test_learning_keys_have_no_effect() -> None:
 @pytest.mark.parametrize(
     ("keys", "match"),
     [
-        ({"privacy.epsilon": 1.0}, "privacy.epsilon"),
         ({"dataset": "digits", "partition": "iid", "fraction-train": 0.5}, "describes the rows of all sites"),
     ],
 )
