@@ -9,7 +9,7 @@ and M. S. Paterson, "Selection and sorting with limited storage", Theoretical Co
 from collections.abc import Sequence
 
 import numpy as np
-from jaxtyping import Float64, Int, Int32, Int64
+from jaxtyping import Bool, Float64, Int, Int32, Int64
 from numpy.typing import ArrayLike
 
 # the accepted errors of AUC and of average precision
@@ -92,6 +92,12 @@ def floors(edges: Int[np.ndarray, "edges"]) -> Float64[np.ndarray, "edges+1"]:
     return scores_of(_ends(edges)[:-1])
 
 
+def find_wide_bins(edges: Int[np.ndarray, "edges"]) -> Bool[np.ndarray, "edges+1"]:
+    """Return whether each bin contains more than one code, so its rows may have different scores."""
+    wide: np.ndarray = np.diff(_ends(edges)) > 1
+    return wide
+
+
 def bounds(edges: Int[np.ndarray, "edges"], negatives: ArrayLike, positives: ArrayLike) -> tuple[float, float]:
     """Bound the error of AUC and of average precision of binned scores, compared with the exact scores.
 
@@ -106,7 +112,7 @@ def bounds(edges: Int[np.ndarray, "edges"], negatives: ArrayLike, positives: Arr
     false, true = np.asarray(negatives, np.int64), np.asarray(positives, np.int64)
     if not false.any() or not true.any():
         return 0.0, 0.0
-    unequal = np.diff(_ends(edges)) > 1
+    unequal = find_wide_bins(edges)
     auc = float(_shares(false) @ (_shares(true) * unequal)) / 2
     hits, ranked = _from_above(true), _from_above(false + true)
     before = ranked - false - true
