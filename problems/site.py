@@ -1,7 +1,7 @@
 """`Site`: one client's data in memory, with its mini-batches."""
 
 from contextlib import suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import Self
 
@@ -12,7 +12,9 @@ from torch import Tensor
 
 from problems.data.mapped import allocate
 from problems.data.samples import Samples
+from problems.data.times import Periods
 from problems.models import NUMPY_DTYPES
+from problems.objectives.hazard import encode
 from problems.randomness import Purpose
 from problems.sampling import EpochSampler, Indices, on_device
 
@@ -35,6 +37,7 @@ class Site:
             no offsets.
         numeric: Whether the labels are numbers.
         names: The names of the features of a site's own table; () if they are unknown.
+        periods: The intervals in which the rows are observed. None: rows have no times.
 
     Example:
         >>> site = Site.from_arrays(0, np.zeros((3, 2)), np.array([0, 1, 0]))
@@ -55,6 +58,7 @@ class Site:
     offsets: Float[Tensor, "n"] | None = None
     numeric: bool = False
     names: tuple[str, ...] = ()
+    periods: Periods | None = None
     _samplers: dict[Purpose, tuple[Indices, int, int, EpochSampler]] = field(
         default_factory=dict, init=False, repr=False
     )
@@ -102,7 +106,8 @@ class Site:
         """Build a site with the features, labels and offsets of samples; see `from_arrays`."""
         arrays = samples.features, samples.labels
         offsets, numeric = samples.offsets, samples.numeric
-        return cls.from_arrays(partition_id, *arrays, dtype=dtype, device=device, offsets=offsets, numeric=numeric)
+        site = cls.from_arrays(partition_id, *arrays, dtype=dtype, device=device, offsets=offsets, numeric=numeric)
+        return site if samples.periods is None else replace(site, periods=samples.periods)
 
     def __len__(self) -> int:
         return self.labels.shape[0]
@@ -153,13 +158,18 @@ class Site:
         """
         return self.features.index_select(0, on_device(indices, self.labels.device))
 
+    @cached_property
+    def outcomes(self) -> Float[Tensor, "n"]:
+        """The labels; of rows with times, the codes of `problems.objectives.hazard.encode`."""
+        return self.labels if self.periods is None else encode(self.labels, self.periods)
+
     @property
     def batch(self) -> tuple[Tensor, ...]:
-        """The features and the labels of all samples and, if the site has offsets, the offsets."""
-        return (self.features, self.labels, *(() if self.offsets is None else (self.offsets,)))
+        """The features and the `outcomes` of all samples and, if the site has offsets, the offsets."""
+        return (self.features, self.outcomes, *(() if self.offsets is None else (self.offsets,)))
 
     def samples(self, indices: Int64[np.ndarray, "b"]) -> tuple[Tensor, ...]:
-        """Return the features and the labels of some samples and, if the site has offsets, their offsets.
+        """Return the features and the `outcomes` of some samples and, if the site has offsets, their offsets.
 
         Args:
             indices: The indices of the rows.

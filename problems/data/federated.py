@@ -28,6 +28,7 @@ from problems.data.samples import (
 from problems.data.spec import OWN, SPARSE_LOGISTIC, UNLABELLED, DataError, DataSpec, in_data_set
 from problems.data.splits import split_rows
 from problems.data.subgroups import Subgroups
+from problems.data.times import choose_borders
 from problems.data.validation import validate
 
 # the result of `Source.encode` -> the features of all rows, and their preprocessing
@@ -192,6 +193,9 @@ def load_rows(spec: DataSpec, num_clients: int, raw: Raw | None = None) -> Feder
         tested = rows_of.test if spec.test_sites else None
         features, columns = source.features(train_rows, check, tested, precise=spec.precise)
         check_finite(features)
+    if source.times is not None and columns is not None and not columns.time_borders:
+        columns = replace(columns, time_borders=choose_borders(source.times.ends[train_rows], labels[train_rows]))
+    periods = None if source.times is None else source.times.on_grid(columns.time_borders if columns else ())
     sites, site_names = rows_of.sites, rows_of.site_names
     if sites is not None:
         sites, site_names = merge_sites(spec, sites, site_names, num_clients)
@@ -227,6 +231,7 @@ def load_rows(spec: DataSpec, num_clients: int, raw: Raw | None = None) -> Feder
             subgroups=None if codes is None else codes[indices],
             offsets=None if offsets is None else offsets[indices],
             numeric=numbers is not None,
+            periods=None if periods is None else periods[indices],
         )
 
     train, test = rows[order], rows_of.test

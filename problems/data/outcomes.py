@@ -41,7 +41,7 @@ def check_counts(labels: Float64[np.ndarray, "n"], column: str) -> None:
         raise DataError(f"column {column!r}", got=got, allowed=allowed, hint=hint)
 
 
-def find_faults(column: "pd.Series[Any]", *, label: bool) -> list[DataError]:
+def find_faults(column: "pd.Series[Any]", *, label: bool = False) -> list[DataError]:
     """Return the errors about a column of numbers, in a list; an empty list if all cells are numbers.
 
     Args:

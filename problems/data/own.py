@@ -17,6 +17,7 @@ from problems.data.quantiles import FEWEST_ROWS
 from problems.data.quoting import quote
 from problems.data.samples import Samples, as_float32, check_finite, positive_classes, take_float32
 from problems.data.spec import TABLES, DataError, DataSpec, in_data_set, parse_names
+from problems.data.times import Times
 from problems.data.validation import validate
 from problems.least_cell import hide_rare
 
@@ -41,6 +42,7 @@ class SiteRows:
         precise: Whether features keep 64 bits.
         offsets: The numbers of ``offset-column``; None without this column.
         numeric: Whether the labels are numbers. `label_values` is then empty, and all rows count as negatives.
+        times: The times of ``time-column``; None without this column.
     """
 
     features: Shaped[np.ndarray, "n *shape"]
@@ -57,6 +59,7 @@ class SiteRows:
     precise: bool = False
     offsets: Float64[np.ndarray, "n"] | None = None
     numeric: bool = False
+    times: Times | None = None
 
     @property
     def evaluated_rows(self) -> Int64[np.ndarray, "evaluated"]:
@@ -136,7 +139,12 @@ class SiteRows:
         check_finite(features)
         subgroups = None if self.subgroups is None else self.subgroups[rows]
         offsets = None if self.offsets is None else self.offsets[rows]
-        return Samples(features, self.labels[rows], subgroups=subgroups, offsets=offsets, numeric=self.numeric)
+        periods = None
+        if self.times is not None and self.preprocessing is not None:
+            periods = self.times[rows].on_grid(self.preprocessing.time_borders)
+        return Samples(
+            features, self.labels[rows], subgroups=subgroups, offsets=offsets, numeric=self.numeric, periods=periods
+        )
 
     def _coarsen(self, values: Float64[np.ndarray, "some c"], min_rows: int) -> Float64[np.ndarray, "some c"]:
         """Return encoded rows; in columns whose borders the run config chooses, neighbouring cells are equal."""
@@ -231,6 +239,7 @@ def _read_own(path: str, spec: DataSpec, partition_id: int | None) -> SiteRows:
         source.pixel_max,
         subgroups=source.subgroup_codes,
         offsets=source.offsets,
+        times=source.times,
         precise=spec.precise,
     )
     if source.numbers is not None:

@@ -156,6 +156,8 @@ class Preprocessing:
         borders: Pairs of a column's name and the borders of its bins in the run config. Other columns have `bins`.
         label_type: Whether labels are classes or numbers.
         offset_column: The column whose numbers are added to each row's score; "" without offsets.
+        time_column, entry_column: The columns of the times to an event; "" without times.
+        time_borders: The borders of the intervals of time.
 
     Raises:
         DataError: A feature has contradictory entries, or two features have the same name.
@@ -172,6 +174,9 @@ class Preprocessing:
     borders: Borders = ()
     label_type: LabelType = "class"
     offset_column: str = ""
+    time_column: str = ""
+    entry_column: str = ""
+    time_borders: tuple[float, ...] = ()
 
     def __post_init__(self) -> None:
         fault = next((text for text in map(_fault, self.outputs) if text), "")

@@ -16,6 +16,7 @@ from problems.data.preprocessing import Preprocessing
 from problems.data.spec import DataError, DataSpec
 from problems.data.spellings import check_spellings
 from problems.data.subgroups import Subgroups, read_subgroups
+from problems.data.times import Periods, Times
 from problems.data.unseen import check_test_rows
 from problems.errors import NOTHING, join_first
 
@@ -61,6 +62,8 @@ class Source:
     """The labels if they are numbers. `classes` is then empty, and all `codes` are 0. None: labels are classes."""
     offsets: Float64[np.ndarray, "n"] | None = None
     """The numbers of ``offset-column``; None without this column."""
+    times: Times | None = None
+    """The times of ``time-column``; None without this column."""
 
     def __len__(self) -> int:
         return len(self.codes)
@@ -274,6 +277,7 @@ class Samples:
         subgroups: For held-out rows, the group of each row in each column of ``subgroups`` (n, c). None without them.
         offsets: The number that is added to each row's score (n,), in float64. None: no offsets.
         numeric: Whether the labels are numbers, in float64. All rows then count as `negatives`.
+        periods: The intervals in which the rows are observed. None: rows have no times.
 
     Raises:
         ValueError: The lengths differ, or a label is neither 0 nor 1, or a number is not finite.
@@ -285,6 +289,7 @@ class Samples:
     subgroups: NDArray[np.int64] | None = None
     offsets: NDArray[np.float64] | None = None
     numeric: bool = False
+    periods: Periods | None = None
 
     def __post_init__(self) -> None:
         dtype = np.float64 if self.features.dtype == np.float64 else np.float32
@@ -328,7 +333,8 @@ class Samples:
     def select(self, rows: slice) -> "Samples":
         """Return consecutive samples, without a copy and without sites."""
         offsets = None if self.offsets is None else self.offsets[rows]
-        return Samples(self.features[rows], self.labels[rows], offsets=offsets, numeric=self.numeric)
+        periods = None if self.periods is None else self.periods[rows]
+        return Samples(self.features[rows], self.labels[rows], offsets=offsets, numeric=self.numeric, periods=periods)
 
 
 def as_float32(features: Shaped[np.ndarray, "n *shape"]) -> Float32[np.ndarray, "n *shape"]:

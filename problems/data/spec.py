@@ -33,6 +33,7 @@ DATASETS: dict[str, str] = {
     "uci-credit": "30,000 credit card clients, 90 features after one-hot encoding; positive: default",
     "heart-disease": "740 patients of four hospitals, 13 features, with FLamby's split; positive: any disease",
     "gusto": "40,830 heart attacks at 121 groups of hospitals, 32 features; positive: death within 30 days",
+    "dialysis": "6,805 patients on dialysis at 67 centres, 5 features; time to death, 24 % observed",
     "a9a": "32,561 adults, 123 binary features; sites: 16 levels of education; positive: the 24 % labelled +1",
     "w8a": "49,749 web pages, 300 binary features; positive: the 3 % labelled +1",
     "pneumonia-mnist": "chest X-rays of children, 28x28 grey, of MedMNIST; positive: pneumonia",
@@ -99,10 +100,12 @@ UNLABELLED = ("synthetic-pl",)
 DRAWN = (*UNLABELLED, SPARSE_LOGISTIC)
 OFFSET_SITES = "synthetic-offset-sites"
 # Data sets with their own sites, which become the clients with partition "natural".
-SITED = (*DRAWN, OFFSET_SITES, "heart-disease", "gusto", "a9a")
+SITED = (*DRAWN, OFFSET_SITES, "heart-disease", "gusto", "dialysis", "a9a")
+# Data sets with times to an event, and their borders between intervals of time.
+TIMED = {"dialysis": "1:44"}
 # Columns of gusto that name its sites: 121 and 48 groups of hospitals, and 16 regions.
 GUSTO_SITES = ("GRPS", "GRPL", "REGL")
-NEEDS_FILES = (*GENERIC, "uci-credit", "gusto", "a9a", "w8a", "pneumonia-mnist")
+NEEDS_FILES = (*GENERIC, "uci-credit", "gusto", "dialysis", "a9a", "w8a", "pneumonia-mnist")
 
 
 def is_hub(dataset: str) -> bool:
@@ -300,6 +303,19 @@ class DataSpec:
         "The column of a table whose numbers are added to each row's score: an [offset](numeric-outcomes.md#offsets).",
         "a column's name, or empty",
     )
+    time_column: str = _key(
+        "",
+        "The column of a table with the time to an [event](survival.md). The label tells whether the event happened.",
+        "a column's name, or empty",
+    )
+    entry_column: str = _key(
+        "", "The column with the time from which a row is observed. Empty: from 0.", "a column's name, or empty"
+    )
+    time_borders: str = _key(
+        "",
+        "The borders of the [intervals of time](survival.md#the-grid). Empty: quantiles of the events' times.",
+        "ascending numbers, first:last:step, or empty",
+    )
     site_column: str = _key(
         "", "The column of a table that names each row's site, for natural.", "a column's name, or empty"
     )
@@ -386,6 +402,11 @@ class DataSpec:
     def has_numbers(self) -> bool:
         """Whether labels are numbers, not classes."""
         return self.label_type == NUMBER
+
+    @property
+    def has_times(self) -> bool:
+        """Whether rows have times to an event."""
+        return bool(self.time_column) or self.dataset in TIMED
 
 
 def in_data_set(error: DataError, spec: DataSpec) -> DataError:

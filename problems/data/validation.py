@@ -30,6 +30,7 @@ from problems.data.spec import (
     SCALES,
     SITED,
     TABLES,
+    TIMED,
     UNLABELLED,
     DataError,
     DataSpec,
@@ -40,6 +41,7 @@ from problems.data.spec import (
     parse_rows,
 )
 from problems.data.subgroups import check_subgroups
+from problems.data.times import parse_time_borders
 from problems.errors import NOTHING, did_you_mean
 from problems.importing import LOADERS, plugins
 
@@ -82,6 +84,7 @@ def validate(spec: DataSpec, *, from_site: bool = False) -> None:
     _check_columns(spec)
     check_subgroups(spec)
     _check_outcome(spec)
+    _check_times(spec)
     if spec.partition == OWN:
         _check_own(spec)
         return
@@ -143,6 +146,33 @@ def _check_outcome(spec: DataSpec) -> None:
     _require(spec, "partition", spec.partition in NUMBER_PARTITIONS, partitions)
     for key, plain in (("positive-label", ""), ("imbalance", 0.0), ("label-noise", 0.0)):
         _require(spec, key, _value(spec, key) == plain, f"{plain!r}, {since}", f"remove {key}")
+
+
+def _check_times(spec: DataSpec) -> None:
+    """Check the keys of times to an event."""
+    for key in ("time-column", "entry-column"):
+        of_table = f"'' with dataset {spec.dataset!r}; a column with dataset {' or '.join(TABLES)}"
+        _require(spec, key, spec.dataset in TABLES or not _value(spec, key), of_table, f"remove {key}")
+    if not spec.has_times:
+        for key in ("entry-column", "time-borders"):
+            _require(spec, key, not _value(spec, key), "'' without time-column", f"set time-column, or remove {key}")
+        return
+    parse_time_borders(spec.time_borders)
+    if spec.dataset in TIMED:
+        return
+    features = {column.name for column in parse_columns(spec.feature_columns)}
+    others = {spec.labels_in, spec.site_column, spec.group_column, spec.offset_column, *features}
+    for key, used in (("time-column", others), ("entry-column", {*others, spec.time_column})):
+        allowed = "a column that no other key names"
+        hint = "remove the column from the other key"
+        _require(spec, key, _value(spec, key) not in used - {""}, allowed, hint)
+    since = "since with times the label tells whether an event happened"
+    _require(spec, "label-type", spec.label_type == CLASS, f"{CLASS!r}, {since}", "remove label-type")
+    for key, plain in (("imbalance", 0.0), ("label-noise", 0.0), ("offset-column", "")):
+        _require(spec, key, _value(spec, key) == plain, f"{plain!r}, {since}", f"remove {key}")
+    own = "a value with partition 'own', since no site reveals its times"
+    hint = "set time-borders, such as '6, 12, 24'"
+    _require(spec, "time-borders", spec.partition != OWN or bool(spec.time_borders), own, hint)
 
 
 def _check_columns(spec: DataSpec) -> None:
@@ -208,7 +238,14 @@ def _check_columns(spec: DataSpec) -> None:
         used = {spec.labels_in, spec.site_column, *(column.name for column in columns)}
         allowed = "a column that is neither label-column nor site-column, nor in feature-columns"
         _require(spec, "group-column", spec.group_column not in used, allowed, "remove the column from the other key")
-    needed = {spec.labels_in, spec.site_column, spec.offset_column, *(column.name for column in columns)}
+    needed = {
+        spec.labels_in,
+        spec.site_column,
+        spec.offset_column,
+        spec.time_column,
+        spec.entry_column,
+        *(column.name for column in columns),
+    }
     if both := needed.intersection(dropped):
         got = f"{spec.drop_columns!r}, with {min(both)!r}"
         raise DataError(

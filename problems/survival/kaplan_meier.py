@@ -21,7 +21,7 @@ _Z = float(ndtri(0.975))
 
 
 @dataclass(frozen=True, eq=False)
-class Curve:
+class SurvivalCurve:
     """Kaplan-Meier estimates at all grid times, for one or more groups of rows.
 
     After the last row has left, the survival is 0 if the last rows had events, otherwise unknown: nan.
@@ -43,7 +43,7 @@ class Curve:
 
 def kaplan_meier(
     counts: Int64[np.ndarray, "*groups grid 2"], entries: Int64[np.ndarray, "*groups grid"] | None = None
-) -> Curve:
+) -> SurvivalCurve:
     """Estimate the survival of each group.
 
     Args:
@@ -70,7 +70,7 @@ def kaplan_meier(
     with np.errstate(divide="ignore"):
         np.divide(_Z * spread, -np.log(survival), out=reach, where=survival < 1)
     reach[np.isnan(spread)] = np.nan
-    return Curve(at_risk, survival, survival * spread, survival ** np.exp(reach), survival ** np.exp(-reach))
+    return SurvivalCurve(at_risk, survival, survival * spread, survival ** np.exp(reach), survival ** np.exp(-reach))
 
 
 def censoring_survival(counts: Int64[np.ndarray, "grid 2"]) -> Float64[np.ndarray, "grid"]:

@@ -16,7 +16,7 @@ class RiskCalibration:
         rows: The number of rows.
         predicted: The mean predicted risk. nan for a group without rows.
         observed: One minus the Kaplan-Meier estimate. nan if the last row of the group is censored before the horizon.
-        low: The lower end of the observed risk's 95 % interval, see `problems.survival.kaplan_meier.Curve`.
+        low: The lower end of the observed risk's 95 % interval, see `problems.survival.kaplan_meier.SurvivalCurve`.
         high: The upper end.
     """
 

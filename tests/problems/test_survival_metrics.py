@@ -11,7 +11,7 @@ from problems.binned_scores import codes, find_bins, find_wide_bins, first_edges
 from problems.survival.brier import brier_scores, integrate_scores
 from problems.survival.concordance import FEWEST_EVENTS, harrell, harrell_interval, uno
 from problems.survival.dynamic_auc import dynamic_auc
-from problems.survival.kaplan_meier import Curve, censoring_survival, kaplan_meier, weigh_events
+from problems.survival.kaplan_meier import SurvivalCurve, censoring_survival, kaplan_meier, weigh_events
 from problems.survival.risk_groups import calibrate_risk, split_by_risk
 
 GRID, BINS = 9, 7
@@ -53,7 +53,7 @@ def count(time: np.ndarray, event: np.ndarray, score: np.ndarray, bins: int) -> 
     return cells
 
 
-def check_curve(curve: Curve, time: np.ndarray, event: np.ndarray, entry: np.ndarray | None = None) -> None:
+def check_curve(curve: SurvivalCurve, time: np.ndarray, event: np.ndarray, entry: np.ndarray | None = None) -> None:
     """Compare one group's curve with the two libraries, which put a row at risk strictly after its entry."""
     entry = None if entry is None else entry - 0.5
     with np.errstate():  # lifelines changes NumPy's settings
@@ -82,7 +82,7 @@ def test_curves_equal_the_libraries_curves(kind: str) -> None:
     for number in np.unique(score):
         one = score == number
         if event[one].any():
-            check_curve(Curve(*(each[number] for each in vars(grouped).values())), time[one], event[one])
+            check_curve(SurvivalCurve(*(each[number] for each in vars(grouped).values())), time[one], event[one])
 
 
 def test_rows_are_at_risk_from_their_entry() -> None:

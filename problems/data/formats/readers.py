@@ -4,6 +4,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from problems.data.formats import arrays, bundled, cifar, hub, image_folders, images, tables
+from problems.data.formats.dialysis import DIALYSIS_FILES, dialysis
 from problems.data.formats.files import find, folder, locate
 from problems.data.formats.gusto import GUSTO_FILES, gusto
 from problems.data.formats.loaders import call_loader
@@ -50,6 +51,7 @@ _FILES: dict[str, tuple[str, ...]] = {
     ),
     "heart-disease": ("the four processed.*.data of UCI's 'Heart Disease'", ", ".join(HEART_FILES)),
     "gusto": ("gusto.csv.gz of github.com/Tirgit/D3A_fairness_workshop", " or ".join(GUSTO_FILES)),
+    "dialysis": ("dialysis.csv.gz, 'Dialysis' of the R package RcmdrPlugin.survival", " or ".join(DIALYSIS_FILES)),
     "a9a": (f"a9a from {_LIBSVM}", " or ".join(arrays.A9A_FILES)),
     "w8a": (f"w8a from {_LIBSVM}", " or ".join(arrays.W8A_FILES)),
     "pneumonia-mnist": ("PneumoniaMNIST of MedMNIST v2, medmnist.com", arrays.PNEUMONIA_FILE),
@@ -79,6 +81,8 @@ def read(spec: DataSpec) -> Source:
             return heart_disease([_found(spec, (name,)) for name in HEART_FILES] if spec.data_dir else None, spec)
         case "gusto":
             return gusto(_named_file(spec, GUSTO_FILES), spec)
+        case "dialysis":
+            return dialysis(_named_file(spec, DIALYSIS_FILES), spec)
         case "a9a":
             return arrays.a9a(_named_file(spec, arrays.A9A_FILES))
         case "w8a" | "svmlight":

@@ -27,6 +27,7 @@ from problems.data.preprocessing import Feature, Preprocessing
 from problems.data.repeats import warn_of_repeats
 from problems.data.samples import Source, add_subgroups, label_classes, make_source, number_source
 from problems.data.spec import REST, Column, DataError, DataSpec, fill_in, parse_columns, parse_names
+from problems.data.times import parse_time_borders, read_times
 from problems.errors import join_first
 
 if TYPE_CHECKING:
@@ -190,6 +191,8 @@ def from_frames(
 
     labels = take("label-column", label_column)
     offsets = take("offset-column", spec.offset_column) if spec.offset_column else None
+    ends = take("time-column", spec.time_column) if spec.time_column else None
+    starts = take("entry-column", spec.entry_column) if spec.entry_column else None
     site_name = f"column {spec.site_column!r}"
     site_values, sites = tuple[str, ...](), None
     if spec.site_column:
@@ -204,11 +207,13 @@ def from_frames(
         got = f"no column {', '.join(map(repr, lacking[:10]))} of feature-columns"
         raise DataError(train, got=got, allowed=_columns(frame), hint="set feature-columns to existing columns")
     faults = find_faults(labels, label=True) if spec.has_numbers else _find_missing_labels(labels, label_column)
-    faults += [] if offsets is None else find_faults(offsets, label=False)
+    faults += [fault for column in (offsets, ends, starts) if column is not None for fault in find_faults(column)]
     check_columns(frame, wanted, spec, faults, train_count=train_count, site=site)
     if groups is None:
         _warn_of_repeats(
-            everything, [column.name for column in wanted], (label_column, spec.site_column, spec.offset_column)
+            everything,
+            [column.name for column in wanted],
+            (label_column, spec.site_column, spec.offset_column, spec.time_column, spec.entry_column),
         )
     if counting:
         _log.warning("ignored column %r of %s, which counts rows and has no name", counting[0], files)
@@ -220,6 +225,8 @@ def from_frames(
         source = make_source(labels.to_numpy(), encoder, train_count, sites)
     if offsets is not None:
         source = replace(source, offsets=read_numbers(offsets))
+    if ends is not None:
+        source = replace(source, times=read_times(ends, starts))
     site_names = tuple(f"{spec.site_column} {value}" if is_number(value) else value for value in site_values)
     source = replace(source, groups=groups, notes=notes, site_values=site_values, site_names=site_names)
     return add_subgroups(source, spec, frames)
@@ -342,6 +349,9 @@ def encode(
         bins=spec.bins,
         label_type=spec.label_type,  # type: ignore[arg-type]
         offset_column=spec.offset_column,
+        time_column=spec.time_column,
+        entry_column=spec.entry_column,
+        time_borders=parse_time_borders(spec.time_borders),
         borders=parse_borders(spec.borders),
     )
     numeric = [feature.column for feature in features if feature.kind in ("number", "date", "empty")]
