@@ -3,6 +3,8 @@
 A strategy's `Algorithm`, its row in the registry, has traits (`methods.method.Traits`) that state what it supports.
 """
 
+from collections.abc import Collection
+
 from apps.registry import ALGORITHMS
 from apps.run_config.algorithm import Algorithm
 from apps.run_config.settings import ConfigError
@@ -15,6 +17,7 @@ from problems.errors import did_you_mean
 from problems.minimax import AUC_MINIMAX, COMPOSITIONAL_AUC, ProblemError
 from problems.minimax.problem import find_factory
 from problems.objectives.classification import RATIO_LOSS, SAMPLE_LOSSES
+from problems.objectives.hazard import TIME_LOSSES
 from problems.objectives.number_losses import NUMBER_LOSSES
 from problems.objectives.pairwise import PAIRWISE_LOSSES, make_objective
 
@@ -162,21 +165,29 @@ def check_outcome(strategy: str, algorithm: Algorithm, loss: str, spec: DataSpec
     Raises:
         ConfigError: The labels are numbers and the loss is for classes, or the reverse; or the strategy has no offsets.
     """
-    kind = repr(spec.label_type)
-    if spec.has_numbers and not set(NUMBER_LOSSES) & {*algorithm.losses}:
-        able = ", ".join(name for name, row in ALGORITHMS.items() if set(NUMBER_LOSSES) & {*row.losses})
-        allowed = f"'class', since this strategy minimises no loss of numbers; strategies for numbers: {able}"
-        hint = "remove label-type, or set strategy to a strategy for numbers"
-        raise ConfigError("label-type", got=f"{kind} with strategy {strategy!r}", allowed=allowed, hint=hint)
-    if (
-        loss != "auto"
-        and spec.has_numbers != (loss in NUMBER_LOSSES)
-        and (spec.has_numbers or loss in algorithm.losses)
-    ):
-        of_kind = [name for name in algorithm.losses if spec.has_numbers == (name in NUMBER_LOSSES)]
-        allowed = f"{' or '.join(map(repr, of_kind))} with label-type {kind}"
-        hint = "remove loss, or set label-type to 'class'" if spec.has_numbers else "set label-type to 'number'"
-        raise ConfigError("loss", got=f"{loss!r} with label-type {kind}", allowed=allowed, hint=hint)
+    own = losses_of(spec)
+    if spec.has_times:
+        key, kind, of_kind, remove = (
+            "time-column",
+            repr(spec.time_column or spec.dataset),
+            "times",
+            "remove time-column",
+        )
+    else:
+        key, kind, of_kind, remove = "label-type", repr(spec.label_type), "numbers", "remove label-type"
+    if own and not set(own) & {*algorithm.losses}:
+        able = ", ".join(name for name, row in ALGORITHMS.items() if set(own) & {*row.losses})
+        plain = "'class'" if spec.has_numbers else "''"
+        allowed = f"{plain}, since this strategy minimises no loss of {of_kind}; strategies for {of_kind}: {able}"
+        hint = f"{remove}, or set strategy to a strategy for {of_kind}"
+        raise ConfigError(key, got=f"{kind} with strategy {strategy!r}", allowed=allowed, hint=hint)
+    fits = loss in own if own else loss not in (*NUMBER_LOSSES, *TIME_LOSSES)
+    if loss != "auto" and not fits and (own or loss in algorithm.losses):
+        allowed_losses = own or [name for name in algorithm.losses if name not in (*NUMBER_LOSSES, *TIME_LOSSES)]
+        listed = " or ".join(repr(name) for name in allowed_losses if name in algorithm.losses)
+        hint = f"remove loss, or {remove}" if own else "set label-type to 'number'"
+        hint = "set time-column" if not own and loss in TIME_LOSSES else hint
+        raise ConfigError("loss", got=f"{loss!r} with {key} {kind}", allowed=f"{listed} with {key} {kind}", hint=hint)
     if spec.offset_column and not algorithm.traits.offsets:
         able = ", ".join(name for name, row in ALGORITHMS.items() if row.traits.offsets)
         allowed = f"'', since this strategy adds no offset to scores; strategies with offsets: {able}"
@@ -187,8 +198,13 @@ def check_outcome(strategy: str, algorithm: Algorithm, loss: str, spec: DataSpec
         raise ConfigError("offset-column", got=got, allowed=allowed, hint=hint)
 
 
+def losses_of(spec: DataSpec) -> tuple[str, ...]:
+    """Return the losses for labels that are numbers, or for times; () for classes, which all other losses fit."""
+    return NUMBER_LOSSES if spec.has_numbers else TIME_LOSSES if spec.has_times else ()
+
+
 def choose_loss(
-    training: TrainingSettings, strategy: str, algorithm: Algorithm, family: Settings, *, numbers: bool = False
+    training: TrainingSettings, strategy: str, algorithm: Algorithm, family: Settings, own: Collection[str] = ()
 ) -> TrainingSettings:
     """Set the loss to the strategy's default if it is "auto"; a user's own minimax problem stays.
 
@@ -197,12 +213,12 @@ def choose_loss(
         strategy: The strategy's name.
         algorithm: The strategy's row.
         family: The settings of the strategy's table.
-        numbers: Whether labels are numbers. "auto" is then the strategy's first loss of `NUMBER_LOSSES`.
+        own: The result of `losses_of`. "auto" is the strategy's first loss among them, if there are any.
 
     Raises:
         ConfigError: The loss is unknown, does not fit the strategy, or rejects the strategy's options.
     """
-    default = next(name for name in algorithm.losses if name in NUMBER_LOSSES) if numbers else algorithm.traits.loss
+    default = next((name for name in algorithm.losses if name in own), algorithm.traits.loss)
     loss = default if training.loss == "auto" else training.loss
     if ":" in loss and AUC_MINIMAX in algorithm.losses:
         try:

@@ -18,6 +18,7 @@ from apps.capabilities import (
     check_sums,
     choose_loss,
     list_hint,
+    losses_of,
     refuse_choice,
     use_own_problem,
 )
@@ -157,7 +158,7 @@ def parse_run_config(flat: Mapping[str, Scalar]) -> RunConfig:
     if spec.dataset in UNLABELLED:
         training = use_own_problem(training, run.strategy, algorithm, spec.dataset)
     else:
-        training = choose_loss(training, run.strategy, algorithm, family, numbers=spec.has_numbers)
+        training = choose_loss(training, run.strategy, algorithm, family, losses_of(spec))
     evaluation: EvaluationSettings = parts[EvaluationSettings]
     scored = spec.dataset not in UNLABELLED and ":" not in training.loss
     evaluation.check(run.strategy, training, spec, shares_model=algorithm.strategy.shares_model, scored=scored)

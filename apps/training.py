@@ -81,7 +81,7 @@ class Training:
         roster = self.join()
         self.history.watch.names = roster.site_names
         log(INFO, "%s on %s: %d sites, engine %s", config.run.strategy, config.data.dataset, len(roster), self.engine)
-        if config.evaluation.tests and not config.data.has_numbers:
+        if config.evaluation.tests and not (config.data.has_numbers or config.data.has_times):
             check_test_rows(roster.reports)
         warn_of_withheld(config, roster.reports)
         evaluator = self.measurement.evaluator(len(roster))

@@ -17,12 +17,14 @@ from torch import Tensor
 
 from methods.method import Method, Task
 from methods.private import Guard, PrivateSite, protect, refuse_phase
+from methods.samples import HazardObjective
 from payloads.record import FloatArray, Payload
 from payloads.settings import Settings, TrainingSettings, refuse_other
 from payloads.wire import PHASE, ROUND, ready_to_send
 from problems.models import FlatModel
 from problems.models.vectors import Copy
 from problems.objectives.classification import CROSS_ENTROPY, SAMPLE_LOSSES, cross_entropy
+from problems.objectives.hazard import hazard_loss
 from problems.randomness import Purpose, seed_sequence
 from problems.site import Site as Site
 
@@ -173,12 +175,15 @@ class ScoringClient(MethodClient[FlatModel]):
 
         Returns:
             The cross-entropy, the number of samples, and the ``accuracy`` with the threshold at logit 0. If the labels
-            are numbers: the mean loss, the number of samples, and no metrics.
+            are numbers or times: the mean loss, the number of samples, and no metrics.
         """
         self.model.load(parameters)
         logits = self.model.predict(self.site.features)
         if self.site.offsets is not None:
             logits = logits + self.site.offsets
+        if isinstance(self.objective, HazardObjective):
+            baseline = self.model.parameters[-self.objective.intervals :]
+            return float(hazard_loss(logits, self.site.outcomes, baseline).mean()), len(self.site), {}
         if self.site.numeric:
             return float(SAMPLE_LOSSES[self.loss].each(logits, self.site.labels).mean()), len(self.site), {}
         correct = ((logits > 0) == (self.site.labels > 0.5)).double().mean()

@@ -13,7 +13,7 @@ from torch import Tensor
 from methods.adam import Point, adam_step
 from methods.local_sgd import finish
 from methods.method import ClientHalf, Method, SampleGradients, Task
-from methods.samples import LOSSES, Batch, SampleObjective, sample_batches
+from methods.samples import LOSSES, Batch, SampleObjective, sample_batches, sample_objective
 from payloads.settings import Settings, setting
 
 # the key in every message's config
@@ -59,7 +59,7 @@ def step(carry: Carry, batch: Batch, eta: float, task: FedProxTask) -> Carry:
 
 
 FEDPROX = Method(
-    ClientHalf(SampleObjective, sample_batches, start, step, finish),
+    ClientHalf(sample_objective, sample_batches, start, step, finish),
     settings=FedProxSettings,
     table="fedprox",
     losses=LOSSES,

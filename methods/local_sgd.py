@@ -8,7 +8,7 @@ from torch import Tensor
 from methods.adam import Point as Point
 from methods.adam import adam_step
 from methods.method import ClientHalf, Method, SampleGradients, Task
-from methods.samples import LOSSES, Batch, SampleObjective, sample_batches
+from methods.samples import LOSSES, Batch, SampleObjective, sample_batches, sample_objective
 from payloads.settings import Settings
 
 SGDTask = Task[Settings, SampleObjective]
@@ -32,7 +32,7 @@ def finish(carry: Any, task: Task[Any, Any]) -> tuple[Float[Tensor, "d"], None, 
 
 
 LOCAL_SGD = Method(
-    ClientHalf(SampleObjective, sample_batches, start, step, finish),
+    ClientHalf(sample_objective, sample_batches, start, step, finish),
     losses=LOSSES,
     offsets=True,
     taken=SampleGradients(),

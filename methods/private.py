@@ -33,7 +33,7 @@ from jaxtyping import Float, Float64, Int64
 from torch import Tensor
 
 from methods.method import SampleGradients
-from methods.samples import Batch, SampleObjective, Slope
+from methods.samples import Batch, HazardObjective, SampleObjective, Slope
 from payloads.settings import TrainingSettings
 from privacy.budget import Releases
 from problems.errors import InputError
@@ -239,6 +239,25 @@ class PrivateSamples(SampleObjective):
         w.sub_(self.gradient(w, batch), alpha=eta)
 
 
+class PrivateHazards(HazardObjective):
+    """The objective of hazards, with gradients in (w, alpha) that keep each row private: all intervals of a patient.
+
+    Args:
+        plain: The objective without privacy.
+        guard: The site's guard.
+    """
+
+    def __init__(self, plain: HazardObjective, guard: Guard) -> None:
+        self.model, self.intervals, self.adjust, self.guard = plain.model, plain.intervals, plain.adjust, guard
+        self.model.check_records()
+
+    def gradient(self, w: Float[Tensor, "d"], batch: Batch, slope: Slope | None = None) -> Float[Tensor, "d"]:
+        self.guard.ledger.release(whole=False)
+        total = self.guard.sum(self.model, w, batch, partial(self.derivatives, w))
+        gradient = self.guard.blur(total, w, self.model.frozen)
+        return gradient if self.adjust is None else self.adjust(gradient, w)
+
+
 class PrivateAUC(AUCOracle):
     """The oracle of AUC maximisation, with gradients in (w, a, b, lambda) that keep each sample private.
 
@@ -286,7 +305,7 @@ class PrivateSite(Site):
         return PoissonSampler(indices, batch_size, self.ledger.draw)
 
 
-def protect(objective: Any, guard: Guard) -> PrivateSamples | PrivateAUC:
+def protect(objective: Any, guard: Guard) -> PrivateSamples | PrivateHazards | PrivateAUC:
     """Return an objective with private gradients.
 
     Args:
@@ -297,7 +316,11 @@ def protect(objective: Any, guard: Guard) -> PrivateSamples | PrivateAUC:
         ModelError: The score of a sample depends on other samples, or is random.
         TypeError: The objective is of another kind.
     """
-    kinds: dict[type, Any] = {AUCOracle: PrivateAUC, SampleObjective: PrivateSamples}
+    kinds: dict[type, Any] = {
+        AUCOracle: PrivateAUC,
+        HazardObjective: PrivateHazards,
+        SampleObjective: PrivateSamples,
+    }
     if type(objective) not in kinds:
         raise TypeError(f"{type(objective).__name__} is not a mean over single samples")
     return kinds[type(objective)](objective, guard)  # type: ignore[no-any-return]

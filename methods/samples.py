@@ -11,6 +11,7 @@ from methods.method import Task
 from payloads.settings import Settings, TrainingSettings
 from problems.models import FlatModel
 from problems.objectives.classification import CROSS_ENTROPY, SAMPLE_LOSSES
+from problems.objectives.hazard import HAZARD, hazard_slopes
 from problems.objectives.number_losses import NUMBER_LOSSES
 from problems.randomness import Purpose
 from problems.sampling import EpochSampler
@@ -19,7 +20,7 @@ from problems.site import Site
 # features (*stack, b, *shape), which jaxtyping cannot annotate, labels (*stack, b) and, if there are any, offsets
 Batch = tuple[Tensor, ...]
 # the losses of methods that need only the slope of a sample's loss
-LOSSES = (CROSS_ENTROPY, *NUMBER_LOSSES)
+LOSSES = (CROSS_ENTROPY, *NUMBER_LOSSES, HAZARD)
 # (scores, labels) -> the derivative of each sample's loss with respect to its score
 Slope = Callable[[Float[Tensor, "*stack b"], Float[Tensor, "*stack b"]], Float[Tensor, "*stack b"]]
 
@@ -78,6 +79,49 @@ class SampleObjective:
             assert self.loss is not None
             slope = self.loss.slope
         return slope(scores, labels).div_(labels.shape[-1] or 1)
+
+
+class HazardObjective(SampleObjective):
+    """f_i(w, alpha): the mean loss of `problems.objectives.hazard`. The point ends with alpha."""
+
+    def __init__(self, model: FlatModel, site: Site, loss: str, training: TrainingSettings, settings: Settings) -> None:
+        super().__init__(model, site, loss, training, settings)
+        assert site.periods is not None
+        self.intervals = model.parameter_shapes[-1][0]
+
+    def gradient(
+        self, w: Float[Tensor, "*stack d"], batch: Batch, slope: Slope | None = None
+    ) -> Float[Tensor, "*stack d"]:
+        scores, pull = self.model.forward(w, batch[0])
+        slopes = hazard_slopes(scores, batch[1], w[..., -self.intervals :])
+        rows = slopes.shape[-2] or 1
+        gradient = pull(slopes.sum(-1) / rows)
+        gradient[..., -self.intervals :] = slopes.sum(-2) / rows
+        return gradient if self.adjust is None else self.adjust(gradient, w)
+
+    def descend(self, w: Float[Tensor, "*stack d"], batch: Batch, eta: float) -> None:
+        w.sub_(self.gradient(w, batch), alpha=eta)
+
+    def derivatives(
+        self, w: Float[Tensor, "*stack d"], scores: Float[Tensor, "*stack n"], codes: Float[Tensor, "*stack n"]
+    ) -> tuple[Float[Tensor, "*stack n"], ...]:
+        """Return the derivatives of each row's loss: in its score, and in the baseline of each interval.
+
+        Args:
+            w: The point.
+            scores: The rows' scores at the point.
+            codes: The rows' outcomes, see `problems.objectives.hazard.encode`.
+        """
+        slopes = hazard_slopes(scores, codes, w[..., -self.intervals :])
+        return slopes.sum(-1), *slopes.unbind(-1)
+
+
+def sample_objective(
+    model: FlatModel, site: Site, loss: str, training: TrainingSettings, settings: Settings
+) -> SampleObjective:
+    """Return f_i, whose loss may have further variables besides the weights."""
+    kind = HazardObjective if loss == HAZARD else SampleObjective
+    return kind(model, site, loss, training, settings)
 
 
 def make_sampler(task: Task[Any, Any], purpose: Purpose = Purpose.SAMPLES) -> EpochSampler:

@@ -21,7 +21,7 @@ from jaxtyping import Float, Float64
 from torch import Tensor
 
 from methods.method import ClientHalf, Method, Records, SampleGradients, Task, as_array
-from methods.samples import LOSSES, Batch, SampleObjective, sample_batches
+from methods.samples import LOSSES, Batch, SampleObjective, sample_batches, sample_objective
 from methods.server import Plan, Replies, ServerHalf
 from payloads.record import FloatArray, Payload, array
 from payloads.settings import Settings
@@ -152,7 +152,7 @@ def update(
 
 
 SCAFFOLD = Method(
-    ClientHalf(SampleObjective, sample_batches, start, step, finish),
+    ClientHalf(sample_objective, sample_batches, start, step, finish),
     ServerHalf(tell=tell, update=update),
     Records(down=ControlVariate, up=ControlChange, memory=ControlVariate, state=ControlVariate),
     losses=LOSSES,

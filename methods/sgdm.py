@@ -30,7 +30,7 @@ from methods.method import (
     as_tensor,
     momentum_step,
 )
-from methods.samples import LOSSES, Batch, SampleObjective, Slope, sample_batches
+from methods.samples import LOSSES, Batch, SampleObjective, Slope, sample_batches, sample_objective
 from methods.server import Plan, ServerHalf, average_records
 from payloads.record import FloatArray, IntArray, Payload, array
 from payloads.settings import Settings, setting
@@ -117,7 +117,7 @@ def check_ratio(plan: Plan[SGDMSettings]) -> None:
 
 
 LOCAL_SGDM = Method(
-    ClientHalf(SampleObjective, sample_batches, start, step, finish),
+    ClientHalf(sample_objective, sample_batches, start, step, finish),
     ServerHalf(tell=tell, update=average_records),
     Records(down=SGDMDown, up=LocalMomentum, state=LocalMomentum),
     SGDMSettings,

@@ -11,6 +11,9 @@ SHOWN = (
     "auc",
     "pauc_fpr30",
     "pauc_fpr50",
+    "concordance",
+    "auc_horizon",
+    "brier_horizon",
     "rmse",
     "mae",
     "r2",
@@ -34,6 +37,7 @@ LOWER = (
     "rmse",
     "mae",
     "deviance",
+    "brier_horizon",
     "training_seconds",
 )
 # Log formats of metrics that are not of order one.

@@ -14,6 +14,7 @@ from numpy.typing import NDArray
 
 from apps.evaluation.bounded import score_in, slope_of
 from apps.evaluation.networks import AddErrors, NetworkEvaluator, SumEvaluator, format_of
+from apps.evaluation.times import TimeEvaluator
 from apps.run_config.algorithm import Evaluator, RunConfig
 from apps.run_config.settings import ConfigError
 from apps.sites import resources
@@ -238,7 +239,11 @@ class RowEvaluation:
         rows = data.test if test else data.evaluated
         if resources.is_problem(config):
             return ProblemEvaluator(config, data.train if config.training.loss == SYNTHETIC_PL else rows)
-        return self.of_model(config, resources.new_model(config, data.input_shape), data, rows)
+        model = resources.new_model(config, data.input_shape)
+        if rows.periods is not None:
+            assert data.columns is not None
+            return TimeEvaluator(config, model, rows, data.columns)
+        return self.of_model(config, model, data, rows)
 
     def of_sites(
         self, config: RunConfig, schema: Schema, count_scores: CountScores, sum_errors: AddErrors
@@ -266,7 +271,12 @@ class RowEvaluation:
         else:
             model = resources.new_model(config, schema.shape)
             scored: NetworkEvaluator
-            if test is not None:
+            if config.data.has_times:
+                if test is None or schema.preprocessing is None:
+                    allowed = "a test file, since the sites' held-out rows are not evaluated by time"
+                    raise ConfigError("data-dir", got=NOTHING, allowed=allowed, hint="set data-dir to a test file")
+                scored = TimeEvaluator(config, model, test, schema.preprocessing)
+            elif test is not None:
                 scored = ModelEvaluator(config, model, test)
             elif config.data.has_numbers:
                 scored = SumEvaluator(config, model, sum_errors)

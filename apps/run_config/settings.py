@@ -80,6 +80,11 @@ class EvaluationSettings(Settings):
         "The map from scores to [probabilities](scoring.md#calibrated-probabilities), fitted on validation rows.",
         "none",
     )
+    horizon: float = setting(
+        "The [time](survival.md#metrics) until which events are predicted and measured. 0: the middle time border.",
+        0.0,
+        ge=0,
+    )
     site_metrics: bool = setting(
         "Whether the run ends with [each site's figures](run-directory.md#figures-of-sites-and-a-threshold).", False
     )
@@ -149,6 +154,9 @@ class EvaluationSettings(Settings):
         if self.patience and not self.select_by:
             allowed = "0, since without select-by no metric can improve"
             raise ConfigError("patience", got=self.patience, allowed=allowed, hint="set select-by to a metric")
+        if self.horizon and not spec.has_times:
+            allowed = "0, since without time-column rows have no times"
+            raise ConfigError("horizon", got=self.horizon, allowed=allowed, hint="remove horizon, or set time-column")
         self._check_rounds(training.evaluate_every)
         self._check_after(strategy, training, spec, possible=shares_model and scored)
         for key, value, needs_scores in (
@@ -168,6 +176,9 @@ class EvaluationSettings(Settings):
                 raise ConfigError(key, got=got, allowed=allowed, hint=f"remove {key}")
             if needs_scores and spec.has_numbers:
                 allowed = f"{none}, since with label-type 'number' rows have no classes"
+                raise ConfigError(key, got=repr(value), allowed=allowed, hint=f"remove {key}")
+            if needs_scores and spec.has_times:
+                allowed = f"{none}, since these figures ignore the times to an event"
                 raise ConfigError(key, got=repr(value), allowed=allowed, hint=f"remove {key}")
             if needs_scores and not scored:
                 got, allowed = (

@@ -16,6 +16,7 @@ from apps.run_config.algorithm import RunConfig
 from clients.base import Site, Trained
 from payloads.settings import TrainingSettings
 from problems.data import DataSpec, FederatedData, load
+from problems.data.times import count_intervals
 from problems.minimax import (
     AUC_SCORE,
     COMPOSITIONAL_AUC,
@@ -30,7 +31,8 @@ from problems.minimax import (
     build_problem,
 )
 from problems.models import FlatModel, build_model
-from problems.models.networks import SaddleNetwork
+from problems.models.networks import HazardNetwork, SaddleNetwork
+from problems.objectives.hazard import HAZARD, START
 from problems.objectives.scores import score_of
 
 _load_lock = threading.Lock()
@@ -153,7 +155,8 @@ def turn(model: Trained) -> AbstractContextManager[object]:
 
 
 def new_model(config: RunConfig, input_shape: tuple[int, ...]) -> FlatModel:
-    """Return a model with the run's seeded initial weights. For minimax AUC losses it also has their scalars.
+    """Return a model with the run's seeded initial weights. For minimax AUC losses it also has their scalars, and
+    for hazards the baselines.
 
     Raises:
         ModelError: The run config's model cannot be built for samples of this shape, or cannot keep samples private.
@@ -163,6 +166,8 @@ def new_model(config: RunConfig, input_shape: tuple[int, ...]) -> FlatModel:
         module = build_model(config.run.model, input_shape, training.seed)
     if training.loss in SADDLES:
         module = SaddleNetwork(module)
+    elif training.loss == HAZARD:
+        module = HazardNetwork(module, count_intervals(config.data), START)
     model = FlatModel(module, dtype=dtype_of(training), device=device_of(training))
     if config.privacy.epsilon:
         model.check_records()

@@ -12,7 +12,7 @@ import torch
 from jaxtyping import Float, Float64
 from torch import Tensor, nn
 
-from problems.models.networks import MLP, Linear, LinearNoIntercept, SaddleNetwork
+from problems.models.networks import MLP, HazardNetwork, Linear, LinearNoIntercept, SaddleNetwork
 
 # weight and bias of every layer, as views of a flat vector; a linear scorer may have no bias
 Layers = list[tuple[Float[Tensor, "outputs inputs"], Float[Tensor, "outputs"] | None]]
@@ -144,7 +144,7 @@ def add_scaled(
 
 def dense_network(module: nn.Module) -> DenseNetwork | None:
     """Return the closed form of a module. None: not one of this project's dense networks, or with frozen parameters."""
-    network = module.network if isinstance(module, SaddleNetwork) else module
+    network = module.network if isinstance(module, SaddleNetwork | HazardNetwork) else module
     if type(network) not in (Linear, LinearNoIntercept, MLP):
         return None
     if not all(parameter.requires_grad for parameter in module.parameters()):

@@ -140,7 +140,28 @@ class SaddleNetwork(nn.Module):
         return scores
 
 
+class HazardNetwork(nn.Module):
+    """A network plus the baseline of each interval of time, for the loss in `problems.objectives.hazard`.
+
+    The flat vector of the module ends with the baselines, ``hazard.baseline``.
+
+    Args:
+        network: The network of the scores.
+        intervals: The number of intervals.
+        start: The first value of each baseline.
+    """
+
+    def __init__(self, network: nn.Module, intervals: int, start: float) -> None:
+        super().__init__()
+        self.network = network
+        self.hazard = nn.ParameterDict({"baseline": nn.Parameter(torch.full((intervals,), start))})
+
+    def forward(self, features: Float[Tensor, "b *shape"]) -> Float[Tensor, "b"]:
+        scores: Tensor = self.network(features)
+        return scores
+
+
 def network_names(module: nn.Module) -> dict[str, str]:
-    """Map the entries of a module's state to their names in a model file, without the prefix of a `SaddleNetwork`."""
-    prefix = "network." if isinstance(module, SaddleNetwork) else ""
+    """Map the entries of a module's state to their names in a model file, without the prefix of a wrapper."""
+    prefix = "network." if isinstance(module, SaddleNetwork | HazardNetwork) else ""
     return {name: name.removeprefix(prefix) for name in module.state_dict()}

@@ -28,6 +28,7 @@ from apps.config import (
 from apps.registry import ALGORITHMS
 from payloads.settings import PrivacySettings, Settings, TrainingSettings, kebab
 from problems.data import DATASETS, GIVEN, OWN, PARTITIONS, DataSpec
+from problems.data.spec import TIMED
 from problems.models import MODELS
 from problems.penalties import PENALTIES, Box, make_penalty
 from tests.refusals import refuses, spell, states
@@ -72,7 +73,8 @@ def test_an_empty_config_is_pyprojects() -> None:
 @pytest.mark.parametrize("written", [{}, {"model": "auto", "dtype": "auto"}])
 @pytest.mark.parametrize("dataset", [*DATASETS, None])
 def test_auto_is_the_data_sets_own_model_and_number_type(dataset: str | None, written: dict[str, Scalar]) -> None:
-    values = {**written, "strategy": "fedsgda-mb", "data-dir": "somewhere"} | ({"dataset": dataset} if dataset else {})
+    strategy = "local-sgd" if dataset in TIMED else "fedsgda-mb"
+    values = {**written, "strategy": strategy, "data-dir": "somewhere"} | ({"dataset": dataset} if dataset else {})
     config = parse_run_config(values)
     got = (config.run.model, config.training.dtype)
     assert got == (("linear-no-intercept", "float64") if dataset == "synthetic-sparse-logistic" else ("mlp", "float32"))
@@ -139,6 +141,9 @@ def valid(key: str) -> st.SearchStrategy[Any]:
             (
                 "label-column",
                 "offset-column",
+                "time-column",
+                "entry-column",
+                "time-borders",
                 "feature-columns",
                 "site-column",
                 "test-sites",
@@ -152,6 +157,7 @@ def valid(key: str) -> st.SearchStrategy[Any]:
         ),
         **dict.fromkeys(("separator", "decimal", "encoding"), st.just("auto")),
         "label-type": st.just("class"),
+        "horizon": st.just(0.0),
         "missing": st.just("error"),
         "scale": st.just("auto"),
         "bins": st.just(10),

@@ -40,12 +40,12 @@ class Gatherer:
             yield from (self._from_all if pool.is_small(part) else self._from_each)(pool, part, size)
 
     def labels(self, sites: Sequence[Site], rows: Indices) -> Tensor:
-        """Return the labels (C, n) of rows (C, n)."""
+        """Return the outcomes (C, n) of rows (C, n): labels, or codes of times."""
         pool, device = self._pool_of(sites), sites[0].labels.device
         if pool.is_small(rows):
             return pool.labels[on_device(rows + pool.starts, device)]
         pairs = zip(sites, on_device(rows, device), strict=True)
-        return torch.stack([torch.index_select(site.labels, 0, drawn) for site, drawn in pairs])
+        return torch.stack([torch.index_select(site.outcomes, 0, drawn) for site, drawn in pairs])
 
     def batches(self, sites: Sequence[Site], rows: Indices, size: int) -> Iterator[tuple[Tensor, Tensor]]:
         """Yield the features (C, size, *shape) of consecutive batches, as in `features`, and their labels (C, size)."""
@@ -105,4 +105,4 @@ class _Pool:
 
     @cached_property
     def labels(self) -> Tensor:
-        return torch.cat([site.labels for site in self.sites])
+        return torch.cat([site.outcomes for site in self.sites])

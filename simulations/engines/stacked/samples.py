@@ -10,7 +10,7 @@ from torch import Tensor
 
 from methods.method import Task
 from methods.penalised import PenalisedObjective
-from methods.samples import Batch, SampleObjective, make_sampler
+from methods.samples import Batch, HazardObjective, SampleObjective, make_sampler
 from problems.penalties import L1, Box, ElasticNet, NoPenalty, OnParameters, Penalty, SquaredL2
 from simulations.engines.stacked.networks import StackedNetwork
 from simulations.engines.stacked.stacking import Stacking, Tasks, batch_size
@@ -23,7 +23,7 @@ BY_COORDINATE = (NoPenalty, L1, SquaredL2, ElasticNet, Box)
 class SampleStacking(Stacking):
     """The stacking of clients with equal batch shapes, if all clients draw batches or all use all their rows."""
 
-    objectives = SampleObjective, PenalisedObjective
+    objectives = SampleObjective, HazardObjective, PenalisedObjective
 
     def shape(self, task: Task[Any, Any]) -> Hashable:
         size = batch_size(task.site, task.training)
@@ -40,7 +40,7 @@ class SampleStacking(Stacking):
         sites = [task.site for task in tasks]
         size = batch_size(sites[0], tasks[0].training)
         if size == len(sites[0]):
-            whole = torch.stack([site.features for site in sites]), torch.stack([site.labels for site in sites])
+            whole = torch.stack([site.features for site in sites]), torch.stack([site.outcomes for site in sites])
             yield from [whole] * len(tasks[0].iterations)
             return
         rows = draw_rows([make_sampler(task) for task in tasks], tasks[0].iterations)
