@@ -118,7 +118,7 @@ class MethodClient(PayloadClient[M]):
 
     def __init__(self, site: Site, model: M, training: TrainingSettings, settings: Settings | None = None) -> None:
         super().__init__(site, model, training, settings)
-        declare(self, self.method.of(self.settings))
+        declare(self, self.method.of(self.settings, self.loss))
         self.objective = self.method.client.objective(model, site, self.loss, training, self.settings)
 
     def fit(self, parameters: list[FloatArray], config: Config) -> Fitted:

@@ -212,7 +212,7 @@ def check_scores(record: Payload, model: object, plan: CodaPlan) -> None:
         raise PayloadError(f"ClassScores.counts: got {record.counts.tolist()}, expected numbers >= 0")
 
 
-def choose(method: Method, settings: CodaSettings) -> Method:
+def choose(method: Method, settings: CodaSettings, loss: str) -> Method:
     """Drop the phase `CLASS_SCORES` if no stage restarts alpha; a `Method.choose`."""
     return method if settings.stage_rounds and settings.restart_dual else replace(method, phases={})
 

@@ -256,7 +256,7 @@ FEDX1 = Method(
     {SCORING: Phase(FedXPredictions, score)},
     adjusts=True,
     checks=Checks(check_linear, check_pairs, bound_history, check_predictions),
-    choose=lambda method, settings: with_histograms(method) if settings.pool == "histogram" else method,
+    choose=lambda method, settings, loss: with_histograms(method) if settings.pool == "histogram" else method,
     table="fedx",
     losses=tuple(LINEAR),
     loss="psm",

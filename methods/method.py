@@ -225,7 +225,8 @@ class Method(Traits):
         adjusts: Whether a step's gradient may be clipped and have weight decay; see `methods.adjustment`.
         has_adam: Whether local steps may be Adam's; see `methods.adam`.
         checks: The server's checks.
-        choose: (method, settings) -> the variant of the method for a run's settings. None: there is a single variant.
+        choose: (method, settings, loss) -> the variant of the method for a run's settings and loss. None: there is a
+            single variant.
     """
 
     client: ClientHalf
@@ -237,15 +238,16 @@ class Method(Traits):
     adjusts: bool = False
     has_adam: bool = False
     checks: Checks = field(default_factory=Checks)
-    choose: Callable[["Method", Any], "Method"] | None = None
+    choose: Callable[["Method", Any, str], "Method"] | None = None
 
-    def of(self, settings: Any) -> "Method":
+    def of(self, settings: Any, loss: str = "") -> "Method":
         """Return the variant of the method for a run.
 
         Args:
             settings: The run's settings of the method's family.
+            loss: The name of the run's loss. "": unknown.
         """
-        return self if self.choose is None else self.choose(self, settings)
+        return self if self.choose is None else self.choose(self, settings, loss)
 
 
 def as_tensor(array: Float[np.ndarray, "*shape"], like: Tensor) -> Float[Tensor, "*shape"]:

@@ -55,7 +55,7 @@ class MethodStrategy(PayloadStrategy):
 
     def __init__(self, training: TrainingSettings | None = None, settings: Settings | None = None) -> None:
         super().__init__(training, settings)
-        declare(self, self.method.of(self.settings))
+        declare(self, self.method.of(self.settings, self.loss))
         self.headline = self.method.server.headline(self.settings)
         # the newest round's model; None before the first round of this process
         self.newest: FloatArray | None = None
