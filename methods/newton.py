@@ -17,7 +17,7 @@ working outcomes. After the last step further exchanges sum the standard errors 
 
 from dataclasses import replace
 from logging import getLogger
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 from jaxtyping import Float, Float64
@@ -53,6 +53,7 @@ _ROUNDING = 1e-10
 _LONG, _GAIN = 0.3, 0.05
 
 NewtonPlan = Plan[NewtonSettings]
+N = TypeVar("N", bound=NewtonState)
 
 
 def run_round(
@@ -65,20 +66,12 @@ def run_round(
     state = begin(terms, sums, plan) if state is None else move(x, terms, state, sums, plan)
     point = state.point + state.step
     if not state.converged[0]:
-        if plan.server_round == plan.training.num_server_rounds:
-            text = "the estimates have not converged after %d rounds, so there is no table: raise num-server-rounds"
-            getLogger("flwr").warning(text, plan.server_round)
+        warn_unfinished(plan)
         return point, state
     question = NewtonQuestion(point=point, free=state.free, between=np.zeros(len(x)))
     answers = yield Ask(VARIANCE, plan.everyone, question)
     state = keep_variance(state, answers, len(x))
-    if plan.settings.meta_analysis and plan.num_sites > 1:
-        fixed = yield Ask(SITE_ESTIMATES, plan.everyone, question)
-        estimates, fitted = total_estimates(fixed, len(x))
-        state = replace(state, estimates=estimates, fitted=np.array([fitted]))
-        between = between_sites(estimates, fitted)[2]
-        mixed = yield Ask(RANDOM_EFFECTS, plan.everyone, replace(question, between=between))
-        state = replace(state, random=total_estimates(mixed, len(x))[0])
+    state = yield from ask_estimates(state, question, plan)
     assert state.figures is not None
     assert state.counts is not None
     if plan.settings.site_effects and terms.intercept:
@@ -86,8 +79,35 @@ def run_round(
     return point, state
 
 
-def begin(terms: Terms, sums: dict[str, Any], plan: NewtonPlan) -> NewtonState:
-    """Choose the coefficients to estimate, and take the first step, which starts at 0."""
+def warn_unfinished(plan: NewtonPlan) -> None:
+    """Warn after the last round of a run without convergence."""
+    if plan.server_round == plan.training.num_server_rounds:
+        text = "the estimates have not converged after %d rounds, so there is no table: raise num-server-rounds"
+        getLogger("flwr").warning(text, plan.server_round)
+
+
+def ask_estimates(state: N, question: NewtonQuestion, plan: NewtonPlan) -> Exchanges[N]:
+    """Sum the sites' own estimates for the meta-analysis, if the run has one."""
+    if not plan.settings.meta_analysis or plan.num_sites < 2:
+        return state
+    dim = len(question.free)
+    fixed = yield Ask(SITE_ESTIMATES, plan.everyone, question)
+    estimates, fitted = total_estimates(fixed, dim)
+    between = between_sites(estimates, fitted)[2]
+    mixed = yield Ask(RANDOM_EFFECTS, plan.everyone, replace(question, between=between))
+    random, _ = total_estimates(mixed, dim)
+    return replace(state, estimates=estimates, fitted=np.array([fitted]), random=random)
+
+
+def begin(terms: Terms, sums: dict[str, Any], plan: NewtonPlan, *, counted: str = "training rows") -> NewtonState:
+    """Choose the coefficients to estimate, and take the first step, which starts at 0.
+
+    Args:
+        terms: The terms of the regression.
+        sums: The sums of `NewtonSums`.
+        plan: The round's plan.
+        counted: The name of the observations that ``rows`` counts.
+    """
     if sums["failed"][0]:
         allowed, hint = (
             f"sums of squares below {2.0**84:g}",
@@ -98,8 +118,8 @@ def begin(terms: Terms, sums: dict[str, Any], plan: NewtonPlan) -> NewtonState:
     information = whole(sums["information"], dim)
     free = terms.choose_free(information)
     if rows <= free.sum():
-        allowed = f"more rows than the {free.sum()} coefficients"
-        raise InputError("training rows", got=rows, allowed=allowed, hint="add rows, or drop columns")
+        allowed = f"more {counted} than the {free.sum()} coefficients"
+        raise InputError(counted, got=rows, allowed=allowed, hint="add rows, or drop columns")
     redundant = {} if plan.settings.ridge else terms.find_redundant(information, free)
     if redundant:
         text = "columns without a coefficient, since their information is in other columns: %s"
@@ -123,9 +143,7 @@ def begin(terms: Terms, sums: dict[str, Any], plan: NewtonPlan) -> NewtonState:
     return NewtonState(free=free, scale=scale, point=zeros, step=taken, flat=nothing, converged=nothing)
 
 
-def move(
-    x: Float[np.ndarray, "d"], terms: Terms, state: NewtonState, sums: dict[str, Any], plan: NewtonPlan
-) -> NewtonState:
+def move(x: Float[np.ndarray, "d"], terms: Terms, state: N, sums: dict[str, Any], plan: NewtonPlan) -> N:
     """Accept the round's point and take the next step, or halve the step that led to it."""
     point = state.point + state.step
     objective = float(sums["deviance"][0]) + float(terms.ridge @ point**2)
@@ -142,7 +160,7 @@ def move(
     except SingularError as fault:
         raise terms.explain_separation(int(np.flatnonzero(state.free)[fault.index])) from None
     gain = float(taken @ right)
-    if REGRESSIONS[plan.loss].dispersed:
+    if plan.loss in REGRESSIONS and REGRESSIONS[plan.loss].dispersed:
         gain *= (rows - state.free.sum()) / max(float(sums["deviance"][0]), np.finfo(np.float64).tiny)
     longest = int(np.abs(taken * state.scale).argmax())
     flat = int(state.flat[0]) + 1 if gain < 2 * _GAIN and abs(taken * state.scale)[longest] > _LONG else 0
@@ -176,7 +194,7 @@ def solve_free(
     return solution, inverse
 
 
-def keep_variance(state: NewtonState, answers: Replies[NewtonVariance], dim: int) -> NewtonState:
+def keep_variance(state: N, answers: Replies[NewtonVariance], dim: int) -> N:
     """Keep the sums of the standard errors."""
     sums = NewtonVariance.total(answers.ups)
     if sums["failed"][0]:

@@ -21,9 +21,13 @@ def answer_estimate(x: Float[Tensor, "d"], down: NewtonQuestion, task: NewtonTas
         task: The client's task.
     """
     check_rows(task)
-    fit = fit_alone(task.f, down.free)
+    return weigh(fit_alone(task.f, down.free), down)
+
+
+def weigh(fit: tuple[Float64[np.ndarray, "d"], Float64[np.ndarray, "d"]] | None, down: NewtonQuestion) -> SiteEstimate:
+    """Return the sums for a meta-analysis from a site's estimates and their variances; None: no estimate."""
     if fit is None:
-        return SiteEstimate.zeros(task.f.columns.shape[1])
+        return SiteEstimate.zeros(len(down.free))
     estimate, variance = fit
     weight = np.where(variance > 0, 1 / np.where(variance > 0, variance + down.between, 1.0), 0.0)
     return SiteEstimate.of(weight, estimate)

@@ -12,7 +12,7 @@ from typing import Any
 
 import numpy as np
 import torch
-from jaxtyping import Float
+from jaxtyping import Float, Shaped
 from torch import Tensor
 
 from methods.method import Task
@@ -121,22 +121,31 @@ def centre(design: Design, weights: Float[Tensor, "n"]) -> Float[Tensor, "n d"]:
 
 
 def check_rows(task: NewtonTask) -> None:
-    """Refuse if the sums would reveal rows of a site with its own file.
+    """Refuse if the sums would reveal rows of a site with its own file; see `refuse_rare`."""
+    refuse_rare(task.site, task.f.columns, task.f.outcomes, task.summed)
+
+
+def refuse_rare(site: Site, columns: Float[Tensor, "n d"], outcomes: Shaped[Tensor, "n"], summed: int) -> None:
+    """Refuse if sums over rows would reveal some of the rows.
+
+    Args:
+        site: The site.
+        columns: The columns of the rows in the sums.
+        outcomes: The outcomes of these rows.
+        summed: See `Task.summed`.
 
     Raises:
         InputError: There are too few rows, fewer rows than coefficients, or a column with too few other values.
     """
-    site, columns = task.site, task.f.columns
     least = site.least_cell
     if least <= 1:  # the owner allows counts of single rows
         return
-    fewest = max(FEWEST_ROWS, 2 * least, 0 if task.summed > 1 else columns.shape[1])
-    if len(site) < fewest:
+    fewest = max(FEWEST_ROWS, 2 * least, 0 if summed > 1 else columns.shape[1])
+    if len(outcomes) < fewest:
         allowed = f"at least {fewest}, since sums over fewer rows reveal rows"
-        raise InputError("training rows", got=len(site), allowed=allowed, hint="add rows, or use fewer columns")
-    if task.summed > 1:
+        raise InputError("training rows", got=len(outcomes), allowed=allowed, hint="add rows, or use fewer columns")
+    if summed > 1:
         return
-    outcomes = task.f.outcomes
     if is_small([int((outcomes != outcomes.mode().values).sum())], least):
         got = f"fewer than {least} rows with another label than the others"
         allowed = f"no such rows, or at least {least} (least-cell of the site's settings)"
@@ -161,7 +170,7 @@ def count_effective(weights: Float[Tensor, "n"]) -> float:
     return float(relative.sum()) ** 2 / float(relative.square().sum())
 
 
-def refuse_dominance(task: NewtonTask, weights: Float[Tensor, "n"]) -> None:
+def refuse_dominance(task: Task[Any, Any], weights: Float[Tensor, "n"]) -> None:
     """Refuse if a few rows dominate the information at the received point: it would reveal these rows.
 
     Raises:

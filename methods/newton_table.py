@@ -6,7 +6,7 @@ Zeger, Biometrika 73, 1986. Random effects: DerSimonian and Laird, Controlled Cl
 """
 
 import math
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 from jaxtyping import Float64
@@ -24,15 +24,33 @@ def describe(state: NewtonState | None, plan: Plan[NewtonSettings]) -> dict[str,
     """Return the entry ``coefficients`` of result.json; nothing before the end of the run. A `ServerHalf.results`."""
     if state is None or state.figures is None or state.counts is None:
         return {}
-    terms, family, settings = Terms.of(plan, len(state.free)), REGRESSIONS[plan.loss], plan.settings
-    rows, sites, withheld = state.counts.tolist()
+    family, (rows, sites, _) = REGRESSIONS[plan.loss], state.counts.tolist()
     deviance, log_likelihood = state.figures[:2].tolist()
-    parameters = int(state.free.sum()) + (sites if settings.site_effects else 0)
+    parameters = int(state.free.sum()) + (sites if plan.settings.site_effects else 0)
     dispersion = 1.0
     if family.dispersed:
         dispersion = deviance / (rows - parameters) if rows > parameters else math.nan
         log_likelihood = -rows / 2 * (math.log(2 * math.pi * deviance / rows) + 1)
-    covariances = sandwich(state, terms, rows, sites, parameters, dispersion)
+    fit = Fit(family.name, family.ratio, parameters, dispersion, log_likelihood)
+    return make_table(state, Terms.of(plan, len(state.free)), plan.settings, fit)
+
+
+class Fit(NamedTuple):
+    """The facts about a model that its table needs: its name, its kind of ratio, and its fit."""
+
+    name: str
+    ratio: str
+    parameters: int
+    dispersion: float
+    log_likelihood: float
+
+
+def make_table(state: NewtonState, terms: Terms, settings: NewtonSettings, fit: Fit) -> dict[str, Any]:
+    """Return the entry ``coefficients`` of result.json at the end of a run."""
+    assert state.counts is not None
+    assert state.figures is not None
+    rows, sites, withheld = state.counts.tolist()
+    covariances = sandwich(state, terms, rows, sites, fit.parameters, fit.dispersion)
     if withheld:
         covariances.pop(ROBUST)
     assert state.information is not None
@@ -48,20 +66,20 @@ def describe(state: NewtonState | None, plan: Plan[NewtonSettings]) -> dict[str,
     used = settings.intervals if settings.intervals in errors else MODEL
     table = [
         coefficient(terms.names[index], estimates[index], {name: value[index] for name, value in errors.items()}, used,
-                    ratio=bool(family.ratio) and terms.names[index] != INTERCEPT)
+                    ratio=bool(fit.ratio) and terms.names[index] != INTERCEPT)
         for index in _order(terms, state)
     ]  # fmt: skip
     result = {
-        "model": family.name,
-        "ratio": family.ratio,
+        "model": fit.name,
+        "ratio": fit.ratio,
         "intervals": used,
         "rows": rows,
         "sites": sites,
-        "parameters": parameters,
-        "log_likelihood": log_likelihood,
-        "deviance": deviance,
-        "aic": 2 * parameters - 2 * log_likelihood,
-        "dispersion": dispersion,
+        "parameters": fit.parameters,
+        "log_likelihood": fit.log_likelihood,
+        "deviance": float(state.figures[0]),
+        "aic": 2 * fit.parameters - 2 * fit.log_likelihood,
+        "dispersion": fit.dispersion,
         "ridge": settings.ridge,
         "site_effects": settings.site_effects,
         "references": terms.references(candidates, state.information),
