@@ -6,6 +6,7 @@ from clients.base import Config, Fitted, MethodClient, ScoringClient, client_of
 from methods.coda import CODA
 from methods.codasca import CODASCA
 from methods.composite import COMPOSITE
+from methods.cox import REGRESSION
 from methods.fast_fedda import FAST_FEDDA
 from methods.fedda import FEDDA, FEDMID
 from methods.fedprox import FEDPROX, PROXIMAL_MU
@@ -13,7 +14,6 @@ from methods.fedsgda import FEDSGDA_MB, FEDSGDA_SPIDER, FEDSGDA_STORM, FEDSGDA_S
 from methods.fedx import FEDX1, FEDX2, SCORING, SCORING_ROUND
 from methods.local_pair import LOCAL_PAIR
 from methods.local_sgd import LOCAL_SGD
-from methods.newton import NEWTON
 from methods.scaffold import SCAFFOLD
 from methods.scgdam import LOCAL_SCGDAM
 from methods.sgdam import LOCAL_SGDAM
@@ -30,7 +30,7 @@ LocalPairClient = client_of(LOCAL_PAIR, "LocalPair")
 LocalSGDClient = client_of(LOCAL_SGD, "LocalSGD")
 LocalSGDMClient = client_of(LOCAL_SGDM, "LocalSGDM")
 LocalSGDMRatioClient = client_of(LOCAL_SGDM_RATIO, "LocalSGDMRatio")
-NewtonClient = client_of(NEWTON, "Newton")
+NewtonClient = client_of(REGRESSION, "Newton")
 ScaffoldClient = client_of(SCAFFOLD, "Scaffold")
 
 

@@ -18,8 +18,9 @@ from payloads.record import BoolArray, FloatArray, IntArray, Payload, array, spe
 from payloads.settings import Settings, setting
 
 MODEL, ROBUST, CLUSTERED = "model", "robust", "clustered"
+EFRON, BRESLOW = "efron", "breslow"
 # the dimensions of fields that are split floats; the other fields are counts
-_EXACT = ("s", "i", "m", "f", LIMBS)
+_EXACT = ("s", "i", "m", "f", "r", "q", LIMBS)
 
 
 class NewtonSettings(Settings):
@@ -34,6 +35,9 @@ class NewtonSettings(Settings):
     )
     meta_analysis: bool = setting(
         "Whether sites also send their own estimates for a [meta-analysis](regression.md#meta-analysis).", True
+    )
+    ties: Literal["efron", "breslow"] = setting(
+        "The treatment of [events at equal times](regression.md#cox-model) in a Cox model.", EFRON
     )
     tolerance: float = setting("The run ends after a step of at most this many standard errors.", 1e-6, gt=0, lt=1)
 

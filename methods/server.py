@@ -82,6 +82,7 @@ class Plan(Generic[S]):
         layout: The names and shapes of the flat model's parts; () if unknown.
         site_names: The names of the sites that have one, by partition id as text.
         columns: The encoding of raw rows as the model's features. None: the rows are not a table, or it is unknown.
+        num_times: The number of grid times. 0: the labels are not events at a time.
     """
 
     server_round: int
@@ -92,6 +93,7 @@ class Plan(Generic[S]):
     layout: tuple[tuple[str, tuple[int, ...]], ...] = ()
     site_names: Mapping[str, str] = field(default_factory=dict)
     columns: Preprocessing | None = None
+    num_times: int = 0
 
     @property
     def num_sites(self) -> int:

@@ -1,6 +1,6 @@
-"""The strategy of exact regression, defined by `methods.newton`."""
+"""The strategy of exact regression, defined by `methods.newton` and `methods.cox`."""
 
-from methods.newton import NEWTON
+from methods.cox import REGRESSION
 from strategies.method import strategy_of
 
-Newton = strategy_of(NEWTON, "Newton")
+Newton = strategy_of(REGRESSION, "Newton")
