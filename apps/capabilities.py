@@ -103,7 +103,7 @@ def check_budget(strategy: str, algorithm: Algorithm, loss: str, privacy: Privac
         cause = f"loss {loss!r}"
         allowed = "0, since this loss is not a sum over samples, so single samples' gradients cannot be clipped"
         hint = "remove loss, or set privacy.epsilon to 0"
-    elif uncovered := algorithm.strategy.ups_of(family).keys() - {"", *taken.phases}:
+    elif uncovered := algorithm.strategy.ups_of(family, loss).keys() - {"", *taken.phases}:
         cause = f"the exchange {', '.join(uncovered)}"
         allowed = "0, since in this exchange sites send more than noisy gradients"
         hint = algorithm.traits.sums_instead

@@ -72,14 +72,15 @@ def on_model(mod: Mod) -> Mod:
     return around
 
 
-def uncovered_fields(strategy: type[PayloadStrategy], settings: Settings) -> list[str]:
+def uncovered_fields(strategy: type[PayloadStrategy], settings: Settings, loss: str = "") -> list[str]:
     """Return the names of the payload's fields, which clients may send with the model and mods leave unchanged.
 
     Args:
         strategy: The algorithm's strategy.
         settings: The run's settings of the family.
+        loss: The run's loss.
     """
-    kinds = [kind for kind in strategy.ups_of(settings).values() if kind is not None]
+    kinds = [kind for kind in strategy.ups_of(settings, loss).values() if kind is not None]
     return sorted({name for kind in kinds for name in specs_of(kind)})
 
 
@@ -90,7 +91,7 @@ def _refuse(message: Message, context: Context, call_next: ClientAppCallable) ->
     if objection := config.algorithm.traits.objection or secure:
         refused = f"the ClientApp has a mod that changes the model: {objection}"
         return Message(content(config=ConfigRecord({REFUSAL: refused})), reply_to=message)
-    if fields := uncovered_fields(config.algorithm.strategy, config.family):
+    if fields := uncovered_fields(config.algorithm.strategy, config.family, config.training.loss):
         text = "the ClientApp's mods change only the model: clients of %s may also send, unchanged: %s"
         log(WARNING, text, config.run.strategy, ", ".join(fields))
     return call_next(message, context)

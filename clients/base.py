@@ -184,6 +184,8 @@ class ScoringClient(MethodClient[FlatModel]):
         if isinstance(self.objective, HazardObjective):
             baseline = self.model.parameters[-self.objective.intervals :]
             return float(hazard_loss(logits, self.site.outcomes, baseline).mean()), len(self.site), {}
+        if self.site.periods is not None:
+            raise ValueError(f"the loss {self.loss!r} is not a sum over rows, so a site cannot evaluate it")
         if self.site.numeric:
             return float(SAMPLE_LOSSES[self.loss].each(logits, self.site.labels).mean()), len(self.site), {}
         correct = ((logits > 0) == (self.site.labels > 0.5)).double().mean()

@@ -63,9 +63,8 @@ from methods.server import Ask, Exchanges, Plan, Replies, ServerHalf, Train
 from payloads.limbs import LIMBS
 from payloads.record import PayloadError
 from problems.errors import InputError
+from problems.objectives.hazard import COX as COX_LOSS
 
-# the name of the loss
-COX_LOSS = "cox"
 RISK_SETS = "risk-sets"
 
 CoxPlan = Plan[NewtonSettings]
@@ -160,7 +159,8 @@ def start_at_zero(terms: Terms, seen: Seen, plan: CoxPlan) -> CoxState:
 def describe(state: CoxState | None, plan: CoxPlan) -> dict[str, Any]:
     """Return the entry ``coefficients`` of result.json; nothing before the end of the run. A `ServerHalf.results`.
 
-    ``baseline`` has the cumulative hazard of a row with score 0 at each grid time (Breslow); None with strata.
+    ``baseline`` has the cumulative hazard of a row with score 0 in each interval of time (Breslow); None with strata.
+    ``times`` has the upper borders of the intervals; the last interval has none.
     """
     if state is None or state.figures is None:
         return {}
@@ -168,7 +168,9 @@ def describe(state: CoxState | None, plan: CoxPlan) -> dict[str, Any]:
     fit = Fit("Cox", "hazard ratio", int(state.free.sum()), 1.0, value)
     result = make_table(state, terms_of(plan, len(state.free)), plan.settings, fit)
     extra = {"ties": plan.settings.ties, "events": round(events), "strata": plan.settings.site_effects}
-    result["coefficients"] |= {**extra, "baseline": None if state.hazard is None else state.hazard.tolist()}
+    hazard = None if state.hazard is None else state.hazard.tolist()
+    times = [] if plan.columns is None else [*plan.columns.time_borders]
+    result["coefficients"] |= {**extra, "baseline": hazard, "times": times}
     return result
 
 
@@ -217,5 +219,6 @@ COX: Method = replace(
 
 REGRESSION: Method = replace(
     NEWTON,
+    losses=(*NEWTON.losses, COX_LOSS),
     choose=lambda method, settings, loss: COX.of(settings) if loss == COX_LOSS else method,
 )

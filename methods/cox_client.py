@@ -43,7 +43,9 @@ class CoxDesign:
         features = site.features.flatten(1).double().cpu().numpy()
         biases = sum(name.endswith("bias") for name in model.parameter_names)
         columns = np.concatenate([features, np.zeros((len(features), biases))], axis=1)
-        self.rows = SurvivalRows(columns, site.labels.cpu().numpy() > 0, site.times, site.entries)
+        assert site.periods is not None
+        events = site.labels.cpu().numpy() > 0
+        self.rows = SurvivalRows(columns, events, site.periods.exits, site.periods.entries)
 
 
 CoxTask = Task[NewtonSettings, CoxDesign]

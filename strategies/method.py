@@ -63,8 +63,8 @@ class MethodStrategy(PayloadStrategy):
             self.method.checks.run(self.plan(0))
 
     @classmethod
-    def ups_of(cls, settings: Settings) -> dict[str, type[Payload] | None]:
-        method = cls.method.of(settings)
+    def ups_of(cls, settings: Settings, loss: str = "") -> dict[str, type[Payload] | None]:
+        method = cls.method.of(settings, loss)
         return {"": method.records.up, **{name: phase.up for name, phase in method.phases.items()}}
 
     def meet(self, roster: Roster) -> None:
@@ -82,7 +82,18 @@ class MethodStrategy(PayloadStrategy):
             server_round: The round. 0: before round 1.
         """
         counts, names = self.roster.class_counts, self.roster.site_names
-        return Plan(server_round, self.training, self.settings, self.loss, counts, self.layout, names, self.columns)
+        borders = () if self.columns is None else self.columns.time_borders
+        return Plan(
+            server_round,
+            self.training,
+            self.settings,
+            self.loss,
+            counts,
+            self.layout,
+            names,
+            self.columns,
+            num_times=len(borders) + 1 if borders else 0,
+        )
 
     def replies(self, replies: list[Reply]) -> Replies[Any]:
         """Convert the good replies of a round or a phase to the method's form. Replies of a phase carry no model."""

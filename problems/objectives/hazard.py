@@ -17,8 +17,8 @@ from torch.nn import functional
 
 from problems.data.times import Periods
 
-HAZARD = "hazard"
-TIME_LOSSES = (HAZARD,)
+HAZARD, COX = "hazard", "cox"
+TIME_LOSSES = (HAZARD, COX)
 """The losses of rows with times to an event."""
 START = -3.0
 """The first value of each baseline, a hazard of 5 %."""

@@ -62,11 +62,12 @@ class Family:
     phases: Mapping[str, type[Payload]] = MappingProxyType({})
 
     @classmethod
-    def ups_of(cls, settings: Settings) -> dict[str, type[Payload] | None]:
+    def ups_of(cls, settings: Settings, loss: str = "") -> dict[str, type[Payload] | None]:
         """List the exchanges of a run.
 
         Args:
             settings: The run's settings of the family.
+            loss: The run's loss.
 
         Returns:
             The type of the replies' payload by phase. "" is a round's main exchange.

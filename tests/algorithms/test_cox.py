@@ -1,8 +1,10 @@
 """The Cox model by sums equals the plain reference and lifelines on the pooled rows."""
 
+import json
 import warnings
 from collections.abc import Sequence
 from dataclasses import replace
+from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
@@ -12,6 +14,7 @@ import pytest
 import torch
 from lifelines import CoxPHFitter
 
+from apps.config import parse_run_config
 from clients.scoring import NewtonClient
 from methods.cox import COX, CoxPlan, describe
 from methods.cox_records import CoxSums
@@ -21,8 +24,11 @@ from methods.newton_records import NewtonSettings, NewtonSums
 from methods.server import Ask, Plan, Replies
 from payloads.record import PayloadError
 from payloads.settings import TrainingSettings
+from problems.data import load
+from problems.data.times import Periods
 from problems.errors import InputError
 from problems.models import FlatModel, build_model
+from simulations.engines import launch
 from strategies.newton import Newton
 from tests.reference import cox as reference
 from tests.refusals import refuses
@@ -47,10 +53,10 @@ def draw(sizes: Sequence[int] = (90, 40, 160, 30), seed: int = 0, *, late: bool 
 def make_site(data: reference.Data, site: int, least: int = 1) -> SimpleNamespace:
     """Return a site as the client half reads it."""
     own = data.strata == site
-    entries = data.entries[own] if data.entries.any() else None
     return SimpleNamespace(
         features=torch.from_numpy(data.columns[own]), labels=torch.from_numpy(data.events[own]).double(),
-        times=data.times[own].astype(np.int64), entries=entries, least_cell=least, names=NAMES,
+        periods=Periods(data.times[own].astype(np.int64), data.entries[own].astype(np.int64), GRID),
+        least_cell=least, names=NAMES,
     )  # fmt: skip
 
 
@@ -223,3 +229,42 @@ def test_the_loss_chooses_the_model(strata: bool, record: type) -> None:
     assert (client.up, strategy.up_type) == (record, record)
     assert client.objective.rows.columns.shape == (90, 4)  # the bias has a column of zeros
     assert not client.objective.rows.columns[:, 3].any()
+
+
+@pytest.mark.parametrize("keys", [{}, {"privacy.secure-sum": True}, {"newton.site-effects": True}])
+def test_a_run_has_the_table_of_lifelines(keys: dict[str, Any], tmp_path: Path) -> None:
+    """From a csv with late entries, through Flower's messages, to coefficients.json."""
+    data = draw(late=True)
+    frame = pd.DataFrame(data.columns, columns=NAMES)
+    # on the grid 1, 2, ...: interval k ends at k + 1, and a row that enters at k is at risk from this end on
+    frame = frame.assign(months=data.times + 1, entered=data.entries, dead=data.events, site=data.strata)
+    frame.to_csv(tmp_path / "rows.csv", index=False)
+    config = {
+        "strategy": "newton", "dataset": "csv", "data-dir": str(tmp_path / "rows.csv"), "partition": "natural",
+        "site-column": "site", "label-column": "dead", "time-column": "months", "entry-column": "entered",
+        "time-borders": f"1:{GRID}", "test-fraction": 0.01, "pictures": False, **keys,
+    }  # fmt: skip
+    launch.run(config, tmp_path / "run", clients=4, quiet=True)
+    table = json.loads((tmp_path / "run" / "coefficients.json").read_text())
+    train = load(parse_run_config(config).data, 4).train
+    assert train.periods is not None
+    rows = pd.DataFrame(train.features, columns=NAMES).assign(
+        months=train.periods.exits + 1, entered=train.periods.entries, dead=train.labels
+    )
+    sizes = [len(load(parse_run_config(config).data, 4).client(site)) for site in range(4)]
+    rows["site"] = np.repeat(range(4), sizes)
+    strata = {"strata": "site"} if "newton.site-effects" in keys else {}
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        fitter = CoxPHFitter().fit(
+            rows if strata else rows.drop(columns="site"), "months", "dead", entry_col="entered", **strata,
+            fit_options={"precision": 1e-12},
+        )  # fmt: skip
+    scaled = {entry["name"]: entry for entry in table["table"]}
+    columns = load(parse_run_config(config).data, 4).columns
+    assert columns is not None
+    for feature in columns.outputs:
+        wanted, error = fitter.params_[feature.name], fitter.standard_errors_[feature.name]
+        per_unit = feature.deviation or 1.0  # lifelines has the scaled columns
+        assert scaled[feature.name]["estimate"] * per_unit == pytest.approx(wanted, abs=1e-6)
+        assert scaled[feature.name]["std_error_model"] * per_unit == pytest.approx(error, rel=1e-5)

@@ -156,7 +156,9 @@ def test_no_message_holds_a_row_and_each_what_the_page_lists(
     row, listed = ALGORITHMS[strategy], documented()[strategy]
     half = row.strategy
     forms = [row.settings(pool="histogram")] if row.table == "fedx" else []
-    kinds = [half.up_type, *half.phases.values(), *(kind for form in forms for kind in half.ups_of(form).values())]
+    variants = [(form, "") for form in forms] + [(row.settings(), loss) for loss in row.losses]
+    kinds = [half.up_type, *half.phases.values()]
+    kinds += [kind for form, loss in variants for kind in half.ups_of(form, loss).values()]
     declared = {field for kind in kinds if kind is not None for field in specs_of(kind)}
     assert declared - listed <= UNUSED.get(strategy, set())
     assert listed <= declared

@@ -67,7 +67,8 @@ def test_every_letter_of_a_reply_has_its_limit() -> None:
         listed = {letter for strategies, letters in table if name in strategies for letter in letters}
         kind = row.strategy.settings_type
         settings = [kind()] + [kind(pool="histogram") for field in kind.model_fields if field == "pool"]
-        records = [record for chosen in settings for record in row.strategy.ups_of(chosen).values()]
+        variants = [(chosen, loss) for chosen in settings for loss in row.losses or [""]]
+        records = [record for variant in variants for record in row.strategy.ups_of(*variant).values()]
         assert letters_of(*records) - {"d"} == listed, name
     stages = (secure_sum.PublicKeys, secure_sum.Boxes, secure_sum.MaskedValues, secure_sum.Views, secure_sum.Shares)
     assert ([], letters_of(*stages)) in table
