@@ -97,7 +97,7 @@ def predict(
     if trained.numeric:
         content = f"mean of column {trained.label_column!r}"
     if chosen is not None:
-        notes.insert(0, f"predicted from {chosen.words} on")
+        notes.insert(0, f"predicted is 1 at or above {chosen.words}")
     content = "; ".join([content, *notes])
     if out is None:
         typer.echo(f"{new}: {content}", err=True)

@@ -30,7 +30,7 @@ def made(tmp_path_factory: pytest.TempPathFactory) -> tuple[Run, Path]:
 def test_a_threshold_adds_predictions(command: Line, made: tuple[Run, Path], given: str, tmp_path: Path) -> None:
     run, new = made
     code, out, err = command("predict", run.path, new, "--threshold", given)
-    assert (code, "; predicted from " in err) == (0, True)
+    assert (code, "; predicted is 1 at or above " in err) == (0, True)
     scores = pd.read_csv(io.StringIO(out))
     assert list(scores.columns) == ["score", "probability", "predicted"]
     column = "probability" if given == "0.3" else "score"
