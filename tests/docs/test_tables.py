@@ -82,7 +82,7 @@ EXAMPLES = [
     (command, config)
     for block in blocks(README)
     if block.language == "sh"
-    for command in block.text.splitlines()
+    for command in block.text.replace("\\\n", " ").splitlines()
     for config in given(command)
 ]
 
