@@ -35,6 +35,8 @@ from clients.base import MethodClient
 from problems.data import Samples
 from problems.data.doubts import silence
 from problems.delong import paired_difference
+from problems.intervals import AUC
+from problems.metrics import binary_metrics
 from problems.objectives.classification import CROSS_ENTROPY
 from simulations.arguments import add_directory
 from simulations.baselines.comparison import FEDERATED, Result
@@ -167,10 +169,13 @@ class Trainer:
             samples: The number of samples that the training processed. None: a solver found the optimum.
             every: The number of the reference's rounds that correspond to a round of the federated run.
         """
-        last = run.selected or run.facts["rounds"]
-        curve = {last: run.metrics[self.metric]} if self.tested else run.curve(self.metric)
+        last, metrics = run.selected or run.facts["rounds"], run.metrics
+        if name == FEDERATED and self.scores is not None and AUC in metrics:
+            # sites with their own files count scores in bins; the references are measured on the rows themselves
+            metrics = metrics | binary_metrics(rows.test.labels, self.scores)
+        curve = {last: metrics[self.metric]} if self.tested else run.curve(self.metric)
         if samples is None:
-            curve = dict.fromkeys((0, self.config.training.num_server_rounds), run.metrics[self.metric])
+            curve = dict.fromkeys((0, self.config.training.num_server_rounds), metrics[self.metric])
         difference = None
         if name != FEDERATED and self.scores is not None and (scores := _score(run, rows.test)) is not None:
             difference = paired_difference(rows.test.labels, self.scores, scores)
@@ -180,7 +185,7 @@ class Trainer:
             name,
             len(rows.train),
             len(rows.train.positives),
-            run.metrics,
+            metrics,
             curve=curve,
             samples=samples,
             penalty=penalty,

@@ -195,11 +195,13 @@ def test_sites_with_files_of_their_own(tmp_path: Path) -> None:
         label = np.arange(60) % 3 // 2
         frame = pd.DataFrame(rng.normal(size=(60, 3)) * [1, 100, 1] + label[:, None] * [1, 50, 0], columns=list("abc"))
         frame.assign(label=label).to_csv(tmp_path / f"{place}.csv", index=False)
-        nodes.append({"data-path": str(tmp_path / f"{place}.csv"), "least-cell": 5 if place == 2 else 1})
+        nodes.append({"data-path": str(tmp_path / f"{place}.csv"), "least-cell": 5 if place == 2 else 3})
     keys: dict[str, Any] = {"dataset": "csv", "partition": "own", "learning_rate": 0.3, "model": "mlp"}
     found = compared(tmp_path / "run", 3, nodes, **keys)
     assert [(one.rows, one.positives) for one in found.alone] == [(48, 16)] * 3
     assert found.where == "rows held out by the sites"
+    gaps = [found.federated.metrics["auc"] - one.metrics["auc"] for one in found.results[1:]]
+    assert gaps == pytest.approx([one.difference.value for one in found.results[1:] if one.difference])
     # all start alike, and the sites' own evaluation counts scores in bins
     start = [one.curve[0] for one in found.results]
     assert start == pytest.approx([start[1]] * 5, abs=2e-3)
