@@ -211,7 +211,7 @@ def _missing(run: RunRecord) -> Table:
 
 def _departures(run: RunRecord) -> Table:
     rows = [
-        [key, *(value if value != "" else '""' for value in (run.config[key], default))]
+        [key, *(format_cell(value) if value != "" else '""' for value in (run.config[key], default))]
         for key, default in run.departures.items()
     ]
     return Table("config keys that differ from the defaults", ["key", "value", "default"], rows)
