@@ -100,7 +100,8 @@ def _answers(board: Board) -> Iterator[tuple[str, str]]:
         rows, events = board.trained
         yield "10", f"{rows:,} training rows, {events:,} events"
         yield "13", f"{events / rows:.1%} of the training rows are events; loss {config['loss']}"
-    yield "11", f"missing = {config['missing']}"
+    complete = ": only rows without missing cells are in the run" if config["missing"] == "error" else ""
+    yield "11", f"missing = {config['missing']}{complete}"
     kind = str(config["partition"])
     test = f"the data set's test rows, or else a share of {config['test-fraction']} of each class"
     test = f"all rows of {config['test-sites']}" if config["test-sites"] else test
