@@ -14,15 +14,17 @@ from flwr.clientapp import ClientApp
 from apps.evaluation.sets import sets_of
 from apps.guards.chain import run
 from apps.guards.guard import Steps
-from apps.guards.work import Answer, Work, decode, report_of, site_of
+from apps.guards.work import Answer, Request, Work, decode, report_of, site_of
 from apps.sites import resources
 from apps.sites.fingerprints import add_fingerprint
 from clients.base import Site
 from clients.held_out import measure_errors, score
 from clients.set_counts import count_sets
+from clients.time_counts import count_times
 from payloads.flower_internals import drop_log_colors
 from payloads.handshake import REFUSAL
-from payloads.held_out import COLUMN, OF_SETS, ScoreCounts, ScoreEdges, SetCounts
+from payloads.held_out import COLUMN, OF_SETS, OF_TIMES, ScoreCounts, ScoreEdges, SetCounts
+from payloads.record import Payload
 from payloads.wire import NUM_EXAMPLES, PHASE, ROUND, content
 
 app = ClientApp()
@@ -110,13 +112,15 @@ def measure(work: Work) -> Steps:
         return Answer(metrics={NUM_EXAMPLES: num_examples, "loss": loss, **metrics})
     site = site_of(work.context, work.run, request.scaling)
     assert isinstance(site, Site)
-    edges = None if request.extras is None else decode(ScoreEdges, request.extras, 0).check_order()
-    model = resources.skeleton(work.run, tuple(site.features.shape[1:]))
     phase, summed = str(request.config[PHASE]), work.summed > 1
+    model = resources.skeleton(work.run, tuple(site.features.shape[1:]))
+    if phase in OF_TIMES:
+        timed, diverged = count_times(model, request.parameters, site, phase, summed=summed)
+        return _answer(timed, int(timed.counts.sum()), request, diverged)
+    edges = None if request.extras is None else decode(ScoreEdges, request.extras, 0).check_order()
     if site.numeric:
         sums, replaced = measure_errors(model, request.parameters, site, work.run.training.loss, phase, summed=summed)
-        rows = int(sums.sums[0])
-        return Answer(payload=sums, metrics={NUM_EXAMPLES: rows, ROUND: request.config[ROUND]}, altered=replaced)
+        return _answer(sums, int(sums.sums[0]), request, replaced)
     counts: ScoreCounts | SetCounts
     if phase in OF_SETS:
         sets, seed = sets_of(work.run, phase, request.config.get(COLUMN)), work.run.training.seed
@@ -126,5 +130,9 @@ def measure(work: Work) -> Steps:
         )
     else:
         counts, diverged = score(model, request.parameters, site, edges, phase, summed=summed)
-    rows = int(counts.negatives.sum() + counts.positives.sum())
-    return Answer(payload=counts, metrics={NUM_EXAMPLES: rows, ROUND: request.config[ROUND]}, altered=diverged)
+    return _answer(counts, int(counts.negatives.sum() + counts.positives.sum()), request, diverged)
+
+
+def _answer(payload: Payload, rows: int, request: Request, altered: bool) -> Answer:
+    """Return the answer with sums or counts of held-out rows."""
+    return Answer(payload=payload, metrics={NUM_EXAMPLES: rows, ROUND: request.config[ROUND]}, altered=altered)

@@ -24,14 +24,19 @@ SCORE_COUNTS, TEST_SCORE_COUNTS = "score-counts", "test-score-counts"
 # with a column permuted. The message's config has the number of the column under `COLUMN`.
 SUBGROUP_COUNTS, TEST_SUBGROUP_COUNTS = "subgroup-counts", "test-subgroup-counts"
 IMPORTANCE_COUNTS, TEST_IMPORTANCE_COUNTS = "importance-counts", "test-importance-counts"
+# If rows have times to an event, further exchanges count the rows by interval of time, class and bin of the score.
+TIME_COUNTS, TEST_TIME_COUNTS = "time-counts", "test-time-counts"
+OF_TIMES = (TIME_COUNTS, TEST_TIME_COUNTS)
 OF_GROUPS = (SUBGROUP_COUNTS, TEST_SUBGROUP_COUNTS)
 OF_SETS = (*OF_GROUPS, IMPORTANCE_COUNTS, TEST_IMPORTANCE_COUNTS)
-OF_TEST_ROWS = (TEST_SCORE_COUNTS, TEST_SUBGROUP_COUNTS, TEST_IMPORTANCE_COUNTS)
-EVALUATIONS = (SCORE_COUNTS, TEST_SCORE_COUNTS, *OF_SETS)
+OF_TEST_ROWS = (TEST_SCORE_COUNTS, TEST_SUBGROUP_COUNTS, TEST_IMPORTANCE_COUNTS, TEST_TIME_COUNTS)
+EVALUATIONS = (SCORE_COUNTS, TEST_SCORE_COUNTS, *OF_SETS, *OF_TIMES)
 COLUMN = "column"
 # the number of sums in `ErrorDigits`: the fields of `problems.number_metrics.ErrorSums`
 SUMS = 7
 BINS = 2048
+TIME_BINS = 322
+"""The number of bins of scores in `TimeCounts`, whose edges are `problems.binned_scores.RISK_EDGES`."""
 
 
 def held_counts(report: SiteReport, phase: str) -> IntArray | None:
@@ -199,10 +204,38 @@ class ErrorDigits(Payload):
             raise PayloadError("ErrorDigits: got a sum of squares or of absolute values below 0")
 
 
+@dataclasses.dataclass(frozen=True, eq=False)
+class TimeCounts(Payload):
+    """A site's answer about times: its test or validation rows by interval of time, class (negatives first) and bin."""
+
+    counts: IntArray = array("s", kind="int", combined="total")
+
+    @property
+    def cells(self) -> IntArray:
+        """The counts (intervals, 2, `TIME_BINS`)."""
+        return self.counts.reshape(-1, 2, TIME_BINS)
+
+    def check_rows(self, held_out: IntArray | None) -> None:
+        """Check the counts against the number of the site's held-out rows.
+
+        Args:
+            held_out: As in `ScoreCounts.check_rows`.
+
+        Raises:
+            PayloadError: The number of counts is wrong, a count is below 0, or the counts of a class do not add up.
+        """
+        reported = [0, 0] if held_out is None else held_out.tolist()
+        if len(self.counts) % (2 * TIME_BINS) or (self.counts < 0).any():
+            raise PayloadError(f"TimeCounts: got {len(self.counts)} counts, or counts below 0")
+        if (got := self.cells.sum(axis=(0, 2), dtype=np.int64).tolist()) != reported:
+            raise PayloadError(f"TimeCounts: counts of {got} rows by class, but the site holds out {reported}")
+
+
 # the records of an evaluation on held-out rows, each with `check_rows`
-HELD_OUT_RECORDS = (ScoreCounts, ErrorDigits)
+HELD_OUT_RECORDS = (ScoreCounts, ErrorDigits, TimeCounts)
 REPLIES: dict[str, type[Payload]] = {
     **dict.fromkeys(EVALUATIONS, GroupCounts),
     **dict.fromkeys(OF_SETS, SetCounts),
+    **dict.fromkeys(OF_TIMES, TimeCounts),
 }
 """The type of a site's answer in each exchange."""

@@ -59,6 +59,12 @@ _FIRST = _both_signs(
         )
     )
 )
+RISK_EDGES = _both_signs(
+    np.concatenate(
+        (np.arange(1, 16) / 256, (2.0 ** np.arange(-4, 5)[:, None] * (1 + np.arange(16) / 16)).ravel(), [32.0])
+    )
+).astype(np.int32)
+"""The edges of fewer bins, for counts by time too: 1/256 apart near 0, then 16 between powers of 2, up to 32."""
 
 
 def first_edges(bins: int, fixed_edges: Sequence[int] = ()) -> Int32[np.ndarray, "{bins-1}"]:

@@ -18,10 +18,11 @@ from apps.evaluation.networks import add_errors
 from apps.evaluation.selection import Choice, measure
 from apps.evaluation.sets import column_names, sets_of_run
 from apps.evaluation.site_figures import ROUND_FIGURES, describe, describe_round, has_probabilities
+from apps.evaluation.site_times import check_counted_times
 from apps.evaluation.small_cells import SmallCells, left_out
 from apps.run_config.algorithm import Evaluator, RunConfig
 from apps.sites.rows import reads_own
-from payloads.held_out import SCORE_COUNTS, TEST_SCORE_COUNTS
+from payloads.held_out import SCORE_COUNTS, TEST_SCORE_COUNTS, TEST_TIME_COUNTS, TIME_COUNTS
 from payloads.record import FloatArray
 from problems.binned_scores import codes
 from problems.calibration import read_calibration
@@ -31,6 +32,7 @@ from problems.tallies import NOWHERE, Tally
 from strategies.base import PayloadStrategy
 from strategies.method import MethodStrategy
 from strategies.rounds.replies import RoundReport
+from strategies.time_counts import count_times
 
 
 class Measurement:
@@ -77,7 +79,8 @@ class Measurement:
         if not reads_own(config) or strategy.schema is None:
             return evaluation(config, num_clients, test=test)
         assert isinstance(strategy, MethodStrategy)
-        phase = TEST_SCORE_COUNTS if test else SCORE_COUNTS
+        check_counted_times(config, strategy.roster.reports)
+        phase, timed = (TEST_SCORE_COUNTS, TEST_TIME_COUNTS) if test else (SCORE_COUNTS, TIME_COUNTS)
         # The sites count scores by bins. The threshold must be an edge of a bin, so each row is on the correct side.
         threshold = self.choice.threshold
         edges = codes([threshold["score"]]).tolist() if test and threshold else []
@@ -86,6 +89,7 @@ class Measurement:
             strategy.schema,
             lambda x: strategy.count_scores(self.server_round, x, phase, edges),
             lambda x: add_errors(strategy, self.server_round, x, phase),
+            lambda x: count_times(strategy, self.server_round, x, timed),
         )
 
     def models(self, server_round: int, arrays: list[FloatArray]) -> dict[str, list[FloatArray]]:

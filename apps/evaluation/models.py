@@ -14,6 +14,7 @@ from numpy.typing import NDArray
 
 from apps.evaluation.bounded import score_in, slope_of
 from apps.evaluation.networks import AddErrors, NetworkEvaluator, SumEvaluator, format_of
+from apps.evaluation.site_times import CountTimes, SiteTimeEvaluator
 from apps.evaluation.times import TimeEvaluator
 from apps.run_config.algorithm import Evaluator, RunConfig
 from apps.run_config.settings import ConfigError
@@ -246,7 +247,12 @@ class RowEvaluation:
         return self.of_model(config, model, data, rows)
 
     def of_sites(
-        self, config: RunConfig, schema: Schema, count_scores: CountScores, sum_errors: AddErrors
+        self,
+        config: RunConfig,
+        schema: Schema,
+        count_scores: CountScores,
+        sum_errors: AddErrors,
+        count_times: CountTimes,
     ) -> Evaluator:
         """Return the evaluator of a run whose sites read their own files.
 
@@ -257,6 +263,7 @@ class RowEvaluation:
             schema: The schema that the sites' files share.
             count_scores: Function that lets the sites count the scores of their held-out rows.
             sum_errors: Function that lets the sites add up the errors on these rows, if labels are numbers.
+            count_times: Function that lets the sites count these rows by time and score, if they have times.
 
         Raises:
             ConfigError: A minimax problem has no test file.
@@ -272,10 +279,11 @@ class RowEvaluation:
             model = resources.new_model(config, schema.shape)
             scored: NetworkEvaluator
             if config.data.has_times:
-                if test is None or schema.preprocessing is None:
-                    allowed = "a test file, since the sites' held-out rows are not evaluated by time"
-                    raise ConfigError("data-dir", got=NOTHING, allowed=allowed, hint="set data-dir to a test file")
-                scored = TimeEvaluator(config, model, test, schema.preprocessing)
+                assert schema.preprocessing is not None
+                if test is not None:
+                    scored = TimeEvaluator(config, model, test, schema.preprocessing)
+                else:
+                    scored = SiteTimeEvaluator(config, model, schema.preprocessing, count_times)
             elif test is not None:
                 scored = ModelEvaluator(config, model, test)
             elif config.data.has_numbers:

@@ -1,0 +1,80 @@
+"""The evaluator of networks whose rows with times stay at the sites, which count them by time and score."""
+
+from collections.abc import Callable, Sequence
+
+import numpy as np
+import torch
+from jaxtyping import Int64
+
+from apps.evaluation.networks import NetworkEvaluator
+from apps.evaluation.times import find_horizon
+from apps.run_config.algorithm import RunConfig
+from apps.run_config.settings import ConfigError
+from payloads.handshake import SiteReport
+from payloads.record import FloatArray
+from problems.binned_scores import RISK_EDGES, centres
+from problems.data import Preprocessing
+from problems.errors import join_first
+from problems.models import FlatModel
+from problems.objectives.hazard import HAZARD, survive
+from problems.survival.brier import brier_scores
+from problems.survival.concordance import harrell, uno
+from problems.survival.dynamic_auc import dynamic_auc
+
+# a function: the arrays of a model -> the counts of the sites' held-out rows by interval, class and bin of the score
+CountTimes = Callable[[Sequence[FloatArray]], Int64[np.ndarray, "intervals 2 bins"]]
+
+
+def check_counted_times(config: RunConfig, reports: Sequence[SiteReport]) -> None:
+    """Check that the sites can count their held-out rows by time, if the server has no test file.
+
+    Args:
+        config: The run config.
+        reports: The sites' reports.
+
+    Raises:
+        ConfigError: A site protects small cells, and the run has no secure sums; or rows enter late.
+    """
+    if not config.data.has_times or config.data.data_dir:
+        return
+    alone = [report.label for report in reports if report.least_cell is not None and report.least_cell[0] > 1]
+    hint = "set data-dir to a test file of the server"
+    if config.data.entry_column:
+        allowed = "'' without a test file, since sites do not count the entries of held-out rows"
+        raise ConfigError("entry-column", got=repr(config.data.entry_column), allowed=allowed, hint=hint)
+    if alone and not config.privacy.secure_sum:
+        got = f"false, with sites that have a least-cell above 1 ({join_first(alone, 8)})"
+        allowed = "true, since the counts of held-out rows by time and score are small"
+        raise ConfigError("privacy.secure-sum", got=got, allowed=allowed, hint=f"set it to true, or {hint}")
+
+
+class SiteTimeEvaluator(NetworkEvaluator):
+    """The metrics of `TimeEvaluator`, except ``loss``, from counts in bins of scores.
+
+    A score counts as the middle of its bin.
+
+    Args:
+        config: The run config.
+        model: The network.
+        table: The preprocessing of the sites' tables.
+        count_times: The function that lets the sites count times.
+    """
+
+    def __init__(self, config: RunConfig, model: FlatModel, table: Preprocessing, count_times: CountTimes) -> None:
+        super().__init__(config, model)
+        self.summary += "; evaluated by the sites"
+        self.horizon, self.count_times = find_horizon(table, config.evaluation.horizon), count_times
+
+    def __call__(self, arrays: Sequence[FloatArray]) -> dict[str, float]:
+        cells, at = self.count_times(arrays), np.array([self.horizon])
+        metrics = {
+            "concordance": harrell(cells).value,
+            "concordance_uno": uno(cells).value,
+            "auc_horizon": float(dynamic_auc(cells, at)[0][0]),
+        }
+        if self.config.training.loss == HAZARD:
+            self.model.load(arrays)
+            baseline = self.model.parameters[-len(cells) :].double().cpu()
+            survival = survive(torch.from_numpy(centres(RISK_EDGES)), baseline)[:, at].numpy()
+            metrics["brier_horizon"] = float(brier_scores(cells, survival, at).model[0])
+        return {name: value for name, value in metrics.items() if np.isfinite(value)} | self.nonzeros(arrays)
