@@ -165,19 +165,16 @@ def check_outcome(strategy: str, algorithm: Algorithm, loss: str, spec: DataSpec
     Raises:
         ConfigError: The labels are numbers and the loss is for classes, or the reverse; or the strategy has no offsets.
     """
-    own = losses_of(spec)
+    own = losses_of(spec) if algorithm.strategy.trains else ()  # a description has no loss
     if spec.has_times:
-        key, kind, of_kind, remove = (
-            "time-column",
-            repr(spec.time_column or spec.dataset),
-            "times",
-            "remove time-column",
-        )
+        key, kind, of_kind, remove = "time-column", repr(spec.time_column), "times", "remove time-column"
+        if not spec.time_column:
+            key, kind, remove = "dataset", repr(spec.dataset), "choose another dataset"
     else:
         key, kind, of_kind, remove = "label-type", repr(spec.label_type), "numbers", "remove label-type"
     if own and not set(own) & {*algorithm.losses}:
         able = ", ".join(name for name, row in ALGORITHMS.items() if set(own) & {*row.losses})
-        plain = "'class'" if spec.has_numbers else "''"
+        plain = "'class'" if spec.has_numbers else "''" if spec.time_column else "a data set without times"
         allowed = f"{plain}, since this strategy minimises no loss of {of_kind}; strategies for {of_kind}: {able}"
         hint = f"{remove}, or set strategy to a strategy for {of_kind}"
         raise ConfigError(key, got=f"{kind} with strategy {strategy!r}", allowed=allowed, hint=hint)

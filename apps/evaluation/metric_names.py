@@ -6,6 +6,8 @@ A view is another model that a strategy derives from its state (`PayloadStrategy
 from collections.abc import Mapping
 from typing import Any
 
+# Metrics of rows with times to an event.
+OF_TIMES = ("concordance", "concordance_uno", "auc_horizon", "brier_horizon")
 # Metrics in a round's log line, in this order.
 SHOWN = (
     "auc",

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from apps.config import SHOWING_KEYS, ConfigError, Scalar, flatten, parse_run_config
-from apps.evaluation.metric_names import format_metric
+from apps.evaluation.metric_names import OF_TIMES, format_metric
 from apps.evaluation.site_figures import ROUND_FIGURES
 from apps.evaluation.vertical import SUBOPTIMALITY
 from apps.run_directory.missing import dropped_sites
@@ -24,7 +24,8 @@ COMPOSITE_METRICS = ("nonzeros", "objective", "stationarity", "optimality", "sup
 # metrics of all problems
 METRICS = (
     *binary_metrics([0, 1], [0, 1]),
-    *("accuracy", "loss", "rmse", "mae", "r2", "deviance", "grad_phi_sq", *COMPOSITE_METRICS, SUBOPTIMALITY),
+    *("accuracy", "loss", "rmse", "mae", "r2", "deviance", *OF_TIMES),
+    *("grad_phi_sq", *COMPOSITE_METRICS, SUBOPTIMALITY),
 )
 # metrics that are measured on training rows, or of problems without rows; a choice by these metrics uses no test rows
 OF_TRAINING = (*COMPOSITE_METRICS, SUBOPTIMALITY, "grad_phi_sq")

@@ -1,5 +1,6 @@
 """The loss of hazards in the strategies of sample losses: against a reference on expanded rows, stacked, resumed."""
 
+import json
 from pathlib import Path
 from typing import Any
 
@@ -132,6 +133,12 @@ def test_a_row_moves_a_private_gradient_by_at_most_the_clip(table: Path) -> None
         (length,) = [float(plain.gradient(w, site.samples(np.array([row]))).norm())]
         clipped = private.gradient(w, site.samples(np.array([row]))) * len(site)
         assert float(clipped.norm()) == pytest.approx(min(length, 0.5), rel=1e-6)
+
+
+def test_a_description_counts_the_times_as_numbers(table: Path, tmp_path: Path) -> None:
+    run(config_of(table, strategy="describe"), tmp_path / "run", clients=3, quiet=True)
+    found = json.loads((tmp_path / "run" / "describe.json").read_text())
+    assert {"months", "from"} <= {column["column"] for column in found["columns"]}
 
 
 @pytest.mark.parametrize(
