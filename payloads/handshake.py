@@ -50,6 +50,8 @@ class SiteReport(Payload):
     means: FloatArray | None = array("c", optional=True)
     variances: FloatArray | None = array("c", optional=True)
     quantiles: FloatArray | None = array("s", optional=True)
+    # quantiles of the times of events in the training rows, if the sites agree on intervals of time
+    event_times: FloatArray | None = array("t", optional=True)
     # two digests of 16 bytes each under the site's secret key: of nothing, and of the site's rows in their order
     fingerprint: NDArray[np.uint8] | None = array(32, kind="bytes", optional=True)
     # The site's least-cell, the smallest count of rows that may leave it. If a class has fewer held-out rows, all
@@ -174,3 +176,5 @@ class Scaling(Payload):
     quantiles: FloatArray | None = array("c", "q", optional=True)
     # whether each raw column has a "missing" feature, if the run asks for these features
     indicators: BoolArray | None = array("k", kind="bool", optional=True)
+    # the borders of the intervals of time, unless the run config sets them
+    time_borders: FloatArray | None = array("t", optional=True)

@@ -137,8 +137,9 @@ def skeleton(config: RunConfig, input_shape: tuple[int, ...], role: str = "") ->
         role: The role of the model, if a client needs several models at the same time: "inner", or "" for the model
             itself.
     """
-    saddle = config.training.loss in SADDLES
-    key = (config.run.model, saddle, input_shape, config.training.dtype, device_of(config.training), role)
+    training = config.training
+    further = training.loss in SADDLES, _count_baselines(config)
+    key = (config.run.model, further, input_shape, training.dtype, device_of(training), role)
     cache: dict[object, FlatModel] = _skeletons.__dict__.setdefault("models", {})
     if key not in cache:
         cache[key] = new_model(config, input_shape)
@@ -166,12 +167,17 @@ def new_model(config: RunConfig, input_shape: tuple[int, ...]) -> FlatModel:
         module = build_model(config.run.model, input_shape, training.seed)
     if training.loss in SADDLES:
         module = SaddleNetwork(module)
-    elif training.loss == HAZARD:
-        module = HazardNetwork(module, count_intervals(config.data), START)
+    elif baselines := _count_baselines(config):
+        module = HazardNetwork(module, baselines, START)
     model = FlatModel(module, dtype=dtype_of(training), device=device_of(training))
     if config.privacy.epsilon:
         model.check_records()
     return model
+
+
+def _count_baselines(config: RunConfig) -> int:
+    """Return the number of hazards' baselines in the model; 0 with another loss."""
+    return count_intervals(config.data) if config.training.loss == HAZARD else 0
 
 
 def is_problem(config: RunConfig) -> bool:

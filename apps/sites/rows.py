@@ -146,6 +146,7 @@ def own_report(rows: SiteRows, partition_id: int, num_partitions: int, least: in
         negative_labels=None if rows.numeric else negative,
         positive_labels=None if rows.numeric else positive,
         least_cell=np.array([least]),
+        event_times=rows.event_times(least),
         **reported,
     )
 

@@ -15,6 +15,7 @@ from jaxtyping import Bool, Float, Float64, Int64
 from problems.data.preprocessing import MARKS, Feature, Preprocessing, Transform, shape
 from problems.data.quantiles import FEWEST_ROWS, GROUPS, LEVELS, choose_borders, cuts, has_tails, merge, sketch
 from problems.data.spec import AUTO, DataError
+from problems.data.times import DEFAULT_INTERVALS
 from problems.errors import join_first
 from problems.least_cell import hide_rare, widen_gaps
 
@@ -84,6 +85,7 @@ class Agreed:
             are needed.
         indicators: Whether each of the k raw columns has a feature for missing cells. None: no column has this
             feature.
+        time_borders: The borders of the intervals of time; None without times, or if the run config sets borders.
     """
 
     means: Float64[np.ndarray, "c"]
@@ -91,6 +93,13 @@ class Agreed:
     fills: Float64[np.ndarray, "c"] | None = None
     quantiles: Float64[np.ndarray, "c q"] | None = None
     indicators: Bool[np.ndarray, "k"] | None = None
+    time_borders: Float64[np.ndarray, "t"] | None = None
+
+    @staticmethod
+    def identity(preprocessing: Preprocessing) -> "Agreed":
+        """Return the numbers that leave all columns as they are."""
+        count = len(preprocessing.inputs)
+        return Agreed(np.zeros(count), np.ones(count))
 
 
 @dataclass(frozen=True, eq=False)
@@ -271,7 +280,16 @@ def fit(preprocessing: Preprocessing, agreed: Agreed) -> Preprocessing:
         if agreed.fills is not None and preprocessing.scale != "none":
             _check_fill(changed)
         fitted.append(changed)
-    return replace(preprocessing, outputs=(*fitted, *marks))
+    borders = preprocessing.time_borders if agreed.time_borders is None else _checked_borders(agreed.time_borders)
+    return replace(preprocessing, outputs=(*fitted, *marks), time_borders=borders)
+
+
+def _checked_borders(borders: Float64[np.ndarray, "t"]) -> tuple[float, ...]:
+    ascending = np.isfinite(borders).all() and (np.diff(borders, prepend=0) > 0).all()
+    if not (0 < len(borders) <= DEFAULT_INTERVALS and ascending):
+        got, allowed = f"{len(borders)} borders", f"1 to {DEFAULT_INTERVALS} ascending numbers above 0"
+        raise DataError("time-borders", got=got, allowed=allowed, hint="set time-borders, such as '6, 12, 24'")
+    return tuple(borders.tolist())
 
 
 def _bins(feature: Feature, preprocessing: Preprocessing, *, filled: bool) -> list[Feature]:
@@ -321,10 +339,8 @@ def fit_alone(
     Raises:
         DataError: See `measure` and `agree`.
     """
-    statistics, count = measure(preprocessing, values, min_cells=1), len(preprocessing.inputs)
-    agreed = Agreed(np.zeros(count), np.ones(count))
-    if statistics is not None:
-        agreed = agree(preprocessing, [statistics])
+    statistics = measure(preprocessing, values, min_cells=1)
+    agreed = Agreed.identity(preprocessing) if statistics is None else agree(preprocessing, [statistics])
     if preprocessing.scale in ("range", *_BY_LEVEL):
         marks = np.array([feature.kind in MARKS for feature in preprocessing.inputs])
         low, high = np.fmin.reduce(values), np.fmax.reduce(values)

@@ -17,7 +17,7 @@ from problems.data.quantiles import FEWEST_ROWS
 from problems.data.quoting import quote
 from problems.data.samples import Samples, as_float32, check_finite, positive_classes, take_float32
 from problems.data.spec import TABLES, DataError, DataSpec, in_data_set, parse_names
-from problems.data.times import Times
+from problems.data.times import Times, sketch_events
 from problems.data.validation import validate
 from problems.least_cell import hide_rare
 
@@ -94,6 +94,16 @@ class SiteRows:
             raise DataError("training rows", got=statistics.rows, allowed=allowed, hint=f"add rows, or {_UNSCALED}")
         return statistics
 
+    def event_times(self, least_cell: int = 1) -> Float64[np.ndarray, "m"] | None:
+        """Return quantiles of the times of events in the training rows; None if the run config has the borders.
+
+        Args:
+            least_cell: See `statistics`.
+        """
+        if self.times is None or (self.preprocessing is not None and self.preprocessing.time_borders):
+            return None
+        return sketch_events(self.times.ends[self.train_rows], self.labels[self.train_rows], least_cell)
+
     def nearly_constant(self, least_cell: int) -> list[str]:
         """Return the columns of numbers that are constant except for fewer than `least_cell` training cells.
 
@@ -129,19 +139,24 @@ class SiteRows:
         Raises:
             DataError: Features are not finite, or ``agreed`` is missing or does not fit the columns.
         """
+        grid: tuple[float, ...] = ()
         if self.preprocessing is None:
             features = take_float32(self.features, rows, precise=self.precise)
         else:
             values = self._coarsen(self.features[rows], min_rows)
             check_finite(np.nan_to_num(values, nan=0.0, posinf=np.inf, neginf=-np.inf))
             fitted = _fit(self.preprocessing, agreed)
+            grid = fitted.time_borders
             features = fitted.transform(values) if self.precise else as_float32(fitted.apply(values))
         check_finite(features)
         subgroups = None if self.subgroups is None else self.subgroups[rows]
         offsets = None if self.offsets is None else self.offsets[rows]
         periods = None
-        if self.times is not None and self.preprocessing is not None:
-            periods = self.times[rows].on_grid(self.preprocessing.time_borders)
+        if self.times is not None:
+            if not grid:
+                hint = "install the same release at every site"
+                raise DataError("time-borders", got="none", allowed="borders from all sites", hint=hint)
+            periods = self.times[rows].on_grid(grid)
         return Samples(
             features, self.labels[rows], subgroups=subgroups, offsets=offsets, numeric=self.numeric, periods=periods
         )

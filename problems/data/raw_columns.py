@@ -16,8 +16,8 @@ from problems.data.validation import validate
 def remove_scaling(spec: DataSpec) -> DataSpec:
     """Return the options of a data set without scaling, with missing cells allowed, and with times as numbers."""
     missing = "mean" if spec.dataset in TABLES or is_hub(spec.dataset) else spec.missing
-    times = {"time_column": "", "entry_column": "", "time_borders": ""}
-    return replace(spec, scale="none", validation_fraction=0.0, missing=missing, **times)
+    spec = replace(spec, time_column="", entry_column="", time_borders="")
+    return replace(spec, scale="none", validation_fraction=0.0, missing=missing)
 
 
 def load_columns(spec: DataSpec, num_clients: int) -> FederatedData:

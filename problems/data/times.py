@@ -7,6 +7,7 @@ The *grid* has K intervals: up to the first border, between two borders, and aft
 upper border, so with whole months as borders each month is an interval, and no time is rounded.
 """
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -15,7 +16,9 @@ from jaxtyping import Float64, Int64
 
 from problems.data.cells import name_cells
 from problems.data.outcomes import read_numbers
+from problems.data.quantiles import FEWEST_ROWS, cuts, merge, sketch
 from problems.data.spec import TIMED, DataError, DataSpec
+from problems.least_cell import hide_rare
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -159,3 +162,53 @@ def choose_borders(
         raise DataError("time-column", got=got, allowed="at least one event", hint=hint)
     levels = np.arange(1, intervals + 1) / intervals
     return tuple(np.unique(np.quantile(events, levels, method="inverted_cdf")).tolist())
+
+
+def sketch_events(ends: Float64[np.ndarray, "n"], labels: Any, least_cell: int = 1) -> Float64[np.ndarray, "m"]:
+    """Return the quantiles of the times of events that a site reports, see `problems.data.quantiles.sketch`.
+
+    Args:
+        ends: The times of the site's training rows.
+        labels: 1 for rows with an event.
+        least_cell: The site's `least-cell`. Between two quantiles, and beyond the outer quantiles, lie at least as many
+            events. Fewer than twice as many events have no quantile.
+    """
+    events = ends[labels == 1]
+    return sketch(hide_rare(events, least_cell), None, least_cell) if len(events) >= 2 * least_cell else np.empty(0)
+
+
+def find_sketch_fault(events: int, quantiles: Float64[np.ndarray, "m"], least_cell: int = 1) -> str:
+    """Describe why a site cannot have reported these quantiles; "" if they are possible.
+
+    Args:
+        events: The number of the site's training rows with an event.
+        quantiles: The site's `sketch_events`.
+        least_cell: The site's `least-cell`.
+    """
+    expected = len(cuts(events)) if events >= 2 * least_cell else 0
+    if len(quantiles) != expected:
+        return f"{len(quantiles)} quantiles of the times of events instead of the {expected} that fit the count"
+    if (quantiles < 0).any() or (np.diff(quantiles) < 0).any():
+        return "descending quantiles of the times of events, or quantiles below 0"
+    return ""
+
+
+def agree_on_borders(events: Sequence[int], sketches: Sequence[Float64[np.ndarray, "_"]]) -> tuple[float, ...]:
+    """Return the borders between which nearly equal numbers of all sites' events happen.
+
+    Args:
+        events: The number of training rows with an event at each site.
+        sketches: The `sketch_events` of each site.
+
+    Raises:
+        DataError: No site reports a quantile above 0.
+    """
+    borders = np.empty(0)
+    if any(map(len, sketches)):
+        levels = np.arange(1, DEFAULT_INTERVALS) / DEFAULT_INTERVALS
+        borders = np.unique(merge(np.array(events), sketches, levels))
+    if not (borders > 0).any():
+        got, least = "too few events after time 0 at every site", 2 * FEWEST_ROWS
+        allowed = f"at least {least} events in the training rows of a site"
+        raise DataError("time-column", got=got, allowed=allowed, hint="set time-borders, such as '6, 12, 24'")
+    return tuple(borders[borders > 0].tolist())

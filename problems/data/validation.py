@@ -170,9 +170,6 @@ def _check_times(spec: DataSpec) -> None:
     _require(spec, "label-type", spec.label_type == CLASS, f"{CLASS!r}, {since}", "remove label-type")
     for key, plain in (("imbalance", 0.0), ("label-noise", 0.0), ("offset-column", "")):
         _require(spec, key, _value(spec, key) == plain, f"{plain!r}, {since}", f"remove {key}")
-    own = "a value with partition 'own', since no site reveals its times"
-    hint = "set time-borders, such as '6, 12, 24'"
-    _require(spec, "time-borders", spec.partition != OWN or bool(spec.time_borders), own, hint)
 
 
 def _check_columns(spec: DataSpec) -> None:

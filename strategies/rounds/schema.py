@@ -11,14 +11,16 @@ from logging import WARNING
 
 import numpy as np
 from flwr.common import log
+from numpy.typing import NDArray
 
 from payloads.handshake import Scaling, SiteReport
 from payloads.record import PayloadError
 from problems.data import DataError, Preprocessing
-from problems.data.agreement import Statistics, fit
+from problems.data.agreement import Agreed, Statistics, fit
 from problems.data.agreement import agree as agree_on
 from problems.data.doubts import OTHER_UNITS, join_doubts
 from problems.data.spec import NUMBER
+from problems.data.times import agree_on_borders, find_sketch_fault
 from problems.data.units import find_strange_sites
 from strategies.rounds.errors import SetupError
 
@@ -81,13 +83,17 @@ def agree(reports: Sequence[SiteReport], *, labelled: bool = True) -> Schema | N
     table, scaling = _join(tables), None
     _warn_of_names(table)
     reported = [statistics for statistics in map(statistics_of, reports) if statistics is not None]
-    if reported:
-        try:
-            agreed = agree_on(table, reported)
-        except DataError as error:
-            raise SetupError.of(error, "handshake") from None
-        _warn_of_units(table, reports, reported)
-        _warn_of_constants(table, agreed.deviations.tolist())
+    try:
+        agreed = agree_on(table, reported) if reported else None
+        if first.event_times is not None:
+            borders = agree_on_borders(*zip(*map(_event_times, reports), strict=True))
+            agreed = replace(agreed or Agreed.identity(table), time_borders=np.array(borders))
+    except DataError as error:
+        raise SetupError.of(error, "handshake") from None
+    if agreed is not None:
+        if reported:
+            _warn_of_units(table, reports, reported)
+            _warn_of_constants(table, agreed.deviations.tolist())
         table, scaling = fit(table, agreed), Scaling(**vars(agreed))
     return Schema((len(table.outputs),), table.with_labels(positive), scaling, negative, positive)
 
@@ -147,6 +153,13 @@ def statistics_of(report: SiteReport) -> Statistics | None:
             for part in (report.means, report.variances, report.quantiles)
         ),
     )
+
+
+def _event_times(report: SiteReport) -> tuple[int, NDArray[np.float64]]:
+    """Return the number of events in a site's training rows, and the quantiles of their times."""
+    assert report.class_counts is not None
+    assert report.event_times is not None
+    return int(report.class_counts[1]), report.event_times.astype(np.float64)
 
 
 def _join(tables: Mapping[str, Preprocessing]) -> Preprocessing:
@@ -258,7 +271,12 @@ def _difference(first: SiteReport, site: SiteReport, *, labelled: bool) -> tuple
     if (statistics is None) != (statistics_of(first) is None):
         got = f"means from only one of this site and {reference}"
         return "means", got, "means from both sites or neither", _SAME_APP
+    if (site.event_times is None) != (first.event_times is None):
+        got = f"times of events from only one of this site and {reference}"
+        return "time-column", got, "times of events from both sites or neither", _SAME_APP
     fault = "" if statistics is None else statistics.find_fault(table)
+    if site.event_times is not None and not fault:
+        fault = find_sketch_fault(*_event_times(site), 1 if site.least_cell is None else int(site.least_cell[0]))
     return ("columns", fault, "statistics of the site's rows", _SAME_APP) if fault else None
 
 

@@ -1,5 +1,6 @@
 """Counts of held-out rows by time and score: the figures of the rows, and requests that would reveal single rows."""
 
+import json
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -127,3 +128,15 @@ def test_other_runs_need_a_test_file(
     late = [{**node, "data-path": str(tmp_path / "late.csv")} for node in nodes] if keys else nodes
     with pytest.raises(RunFailedError, match=match):
         run({**CONFIG, **keys}, tmp_path / "run", node_configs=late, quiet=True)
+
+
+def test_sites_agree_on_borders_that_the_run_config_leaves_out(nodes: list[dict[str, Any]], tmp_path: Path) -> None:
+    """The second run has another number of baselines in the same process."""
+    open_nodes = [{**node, "least-cell": 1} for node in nodes]
+    agreed, months = (
+        run({**CONFIG, "time-borders": borders}, tmp_path / f"run {borders}", node_configs=open_nodes, quiet=True)
+        for borders in ("", "1:11")
+    )
+    borders = json.loads((agreed.path / "columns.json").read_text())["time_borders"]
+    assert 5 < len(borders) < 20
+    assert agreed.metrics["concordance"] == pytest.approx(months.metrics["concordance"], abs=0.03)

@@ -12,7 +12,15 @@ from hypothesis import strategies as st
 
 from problems.data import DataError, DataSpec, load
 from problems.data.own import read_own
-from problems.data.times import Times, choose_borders, count_intervals, parse_time_borders
+from problems.data.times import (
+    Times,
+    agree_on_borders,
+    choose_borders,
+    count_intervals,
+    find_sketch_fault,
+    parse_time_borders,
+    sketch_events,
+)
 from problems.data.validation import validate
 from problems.objectives.hazard import decode, encode, hazard_loss, hazard_slopes, survive
 from problems.site import Site
@@ -99,7 +107,6 @@ def test_wrong_times_are_refused(
         ({"label_type": "number"}, "label-type"),
         ({"offset_column": "x"}, "offset-column"),
         ({"dataset": "digits", "label_column": "", "entry_column": ""}, "time-column"),
-        ({"partition": "own", "time_borders": ""}, "time-borders"),
     ],
 )
 def test_wrong_keys_of_times_are_refused(changes: dict[str, str], match: str) -> None:
@@ -161,3 +168,35 @@ def test_a_site_has_codes_as_outcomes(frame: pd.DataFrame, tmp_path: Path) -> No
     assert entries.tolist() == site.periods.entries[:9].tolist()
     assert exits.tolist() == site.periods.exits[:9].tolist()
     assert events.tolist() == site.labels[:9].tolist()
+
+
+@given(st.lists(st.lists(st.floats(0.01, 50), min_size=1, max_size=300), min_size=1, max_size=4), st.integers(1, 40))
+def test_agreed_borders_divide_all_events_and_no_sketch_shows_few(sites: list[list[float]], least: int) -> None:
+    """Each site's groups have at least 10 and least-cell events, so a border's rank is wrong by at most a group."""
+    ends = [np.array(site) for site in sites]
+    sketches = [sketch_events(site, np.ones(len(site)), least) for site in ends]
+    for site, quantiles in zip(ends, sketches, strict=True):
+        assert not find_sketch_fault(len(site), quantiles, least)
+        for border in quantiles:  # ties may lie on a border
+            assert min((site <= border).sum(), (site >= border).sum()) >= max(10, least)
+    if not any(map(len, sketches)):
+        with pytest.raises(DataError, match=r"time-column: .*set time-borders"):
+            agree_on_borders([len(site) for site in ends], sketches)
+        return
+    borders = agree_on_borders([len(site) for site in ends], sketches)
+    assert list(borders) == sorted(set(borders))
+    assert len(borders) < count_intervals(DataSpec("csv", time_column="months"))
+    if len(ends) == 1 and least == 1 and len(set(sites[0])) == len(sites[0]):
+        ranks = (ends[0] <= np.array(borders)[:, None]).mean(axis=1)
+        assert np.abs(ranks - np.arange(1, 20) / 20).max() <= max(2 / 64, 21 / len(ends[0]))
+
+
+def test_a_moved_row_shows_only_in_a_quantile_between_groups() -> None:
+    """The largest and the smallest time of an event have no effect on the sketch: attack by one changed row."""
+    ends = np.sort(np.random.default_rng(0).exponential(10, 400))
+    changed = ends.copy()
+    changed[[0, -1]] = 1e-6, 1e6
+    assert sketch_events(ends, np.ones(400), 5) == pytest.approx(sketch_events(changed, np.ones(400), 5))
+    censored = np.append(ends, np.linspace(0, 99, 50))  # censored times do not show at all
+    labels = np.append(np.ones(400), np.zeros(50))
+    assert sketch_events(censored, labels, 5) == pytest.approx(sketch_events(ends, np.ones(400), 5))
