@@ -22,6 +22,7 @@ from apps.registry import ALGORITHMS
 from apps.server_app import app as server_app
 from payloads.record import Payload
 from payloads.wire import ARRAYS, CONFIG, PAYLOAD, PHASE, ROUND, model_arrays
+from problems.objectives.hazard import TIME_LOSSES
 from problems.objectives.number_losses import NUMBER_LOSSES
 from simulations.arguments import Stack
 from simulations.engines.grid import FIRST_NODE_ID, RUN_ID, SERVER_NODE_ID, task_identity
@@ -214,6 +215,19 @@ def save_npz(path: Path, features: Any, labels: Any) -> dict[str, Scalar]:
     return {"dataset": "npz", "data-dir": str(path), "partition": "consecutive"}
 
 
+def save_times(path: Path, features: Any, labels: Any) -> dict[str, Scalar]:
+    """Save the rows of `save_npz` as tables with times to an event; return the keys that read them."""
+    keys = save_npz(path, features, labels)
+    path.with_suffix("").mkdir()
+    with np.load(path) as saved:
+        for name, x, y in (("train", saved["X"], saved["y"]), ("test", saved["X_test"], saved["y_test"])):
+            frame = pd.DataFrame(x, columns=[f"x{index}" for index in range(x.shape[1])])
+            months = 1 + np.arange(len(y)) % 5
+            frame.assign(dead=y, months=months).to_csv(path.with_suffix("") / f"{name}.csv", index=False)
+    times: dict[str, Scalar] = {"label-column": "dead", "time-column": "months", "time-borders": "1:5"}
+    return {**keys, **times, "dataset": "csv", "data-dir": str(path.with_suffix("")), "positive-label": "1"}
+
+
 # the keys of a run on the tables of `patients`
 PATIENTS: dict[str, Scalar] = {
     "dataset": "csv",
@@ -239,8 +253,13 @@ def patients(rows: int, seed: int, shift: float = 0.0) -> pd.DataFrame:
     )
 
 
-def sites_of(labels_of_sites: list[list[int]], path: Path) -> dict[str, Scalar]:
+def saver(loss: str) -> Callable[[Path, Any, Any], dict[str, Scalar]]:
+    """Return `save_times` for a loss of times to an event, else `save_npz`."""
+    return save_times if loss in TIME_LOSSES else save_npz
+
+
+def sites_of(labels_of_sites: list[list[int]], path: Path, loss: str = "") -> dict[str, Scalar]:
     """Return a data set whose client i has exactly the labels of entry i. All entries have the same length."""
     labels = np.concatenate(labels_of_sites)
     rng = np.random.default_rng(5)
-    return save_npz(path, rng.normal(size=(len(labels), 4)) + labels[:, None], labels)
+    return saver(loss)(path, rng.normal(size=(len(labels), 4)) + labels[:, None], labels)

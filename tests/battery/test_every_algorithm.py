@@ -16,7 +16,7 @@ from tests.battery.federation import (
     model_of,
     network_of,
     payloads_of,
-    save_npz,
+    saver,
     sites_of,
 )
 
@@ -78,7 +78,7 @@ def test_one_client_is_enough_or_three_parties(strategy: str, tmp_path: Path) ->
     ],
 )
 def test_a_site_may_hold_one_class_only(strategy: str, loss: str, sites: list[list[int]], tmp_path: Path) -> None:
-    config = {"strategy": strategy, "loss": loss, **sites_of(sites, tmp_path / "data.npz")}
+    config = {"strategy": strategy, "loss": loss, **sites_of(sites, tmp_path / "data.npz", loss)}
     run, _ = federate(tmp_path / "run", config, clients=len(sites))
     assert [line["clients_answered"] for line in run.lines[1:]] == [len(sites)] * 3
     assert [line["dropped"] for line in run.lines] == [{}] * 4
@@ -89,7 +89,7 @@ def test_a_site_may_hold_one_class_only(strategy: str, loss: str, sites: list[li
 @each_loss
 def test_equal_features_teach_nothing_and_break_nothing(strategy: str, loss: str, tmp_path: Path) -> None:
     labels = np.tile([0, 1, 0], 18)
-    config = {"strategy": strategy, "loss": loss, **save_npz(tmp_path / "data.npz", np.ones((54, 4)), labels)}
+    config = {"strategy": strategy, "loss": loss, **saver(loss)(tmp_path / "data.npz", np.ones((54, 4)), labels)}
     run, tap = federate(tmp_path / "run", config)
     assert np.isfinite(run.numbers()).all()
     if loss in PAIRWISE_LOSSES and loss != "auprc":  # auprc's steps depend on the classes of the partners drawn

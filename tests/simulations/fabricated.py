@@ -12,6 +12,7 @@ import pytest
 import tomli_w
 
 from apps.config import Scalar, parse_run_config
+from apps.evaluation.metric_names import OF_TIMES
 from simulations.arguments import add_directory
 from simulations.engines.workers import WorkerTask
 from simulations.experiments.expansion import Expansion, expand
@@ -19,7 +20,7 @@ from simulations.experiments.experiment import read_experiment
 from simulations.results.records import COMPOSITE_METRICS, METRICS, RunRecord, read_run
 from tests.programs import Line
 
-OTHERS = ("grad_phi_sq", "rmse", "mae", "r2", "deviance", "suboptimality", *COMPOSITE_METRICS)
+OTHERS = ("grad_phi_sq", "rmse", "mae", "r2", "deviance", "suboptimality", *COMPOSITE_METRICS, *OF_TIMES)
 RANKING = [name for name in METRICS if name not in OTHERS]  # metrics of a binary classifier
 SMALL = """
 title = "Two methods on digits"
