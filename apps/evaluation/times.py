@@ -16,8 +16,7 @@ from problems.site import as_tensor
 from problems.survival.brier import brier_scores
 from problems.survival.concordance import harrell, uno
 from problems.survival.dynamic_auc import dynamic_auc
-
-MOST_BINS = 4096
+from problems.survival.paired import bin_rows
 
 
 def find_horizon(table: Preprocessing, horizon: float) -> int:
@@ -38,17 +37,10 @@ def count_cells(
 
     Args:
         samples: The rows.
-        scores: Their scores. Each different score is a bin, up to 4,096 bins; else bins have nearly equal numbers of
-            rows.
+        scores: Their scores, see `problems.survival.paired.bin_rows`.
     """
     assert samples.periods is not None
-    values, bins = np.unique(scores, return_inverse=True)
-    if len(values) > MOST_BINS:
-        edges = np.unique(np.quantile(scores, np.arange(1, MOST_BINS) / MOST_BINS))
-        bins = np.searchsorted(edges, scores, "right")
-    cells = np.zeros((samples.periods.num_intervals, 2, int(bins.max(initial=0)) + 1), dtype=np.int64)
-    np.add.at(cells, (samples.periods.exits, samples.labels.astype(np.int64), bins), 1)
-    return cells, bins
+    return bin_rows(samples.periods.exits, samples.labels, scores, samples.periods.num_intervals)
 
 
 class TimeEvaluator(NetworkEvaluator):

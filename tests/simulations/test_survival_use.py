@@ -1,0 +1,120 @@
+"""Models of times to an event in use: baselines, curves, new rows, cards and exports."""
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pandas as pd
+import pytest
+from lifelines.utils import concordance_index
+
+from apps.config import Scalar
+from problems.survival.paired import compare_concordances
+from simulations.arguments import add_directory
+from simulations.baselines import Baselines, train_baselines
+from simulations.engines.launch import run_federation
+from simulations.results.output import log_off
+
+ROWS, SITES = 300, 3
+
+
+def draw(rows: int = ROWS) -> pd.DataFrame:
+    """Draw rows whose months are tied, so 20 quantiles are fewer borders."""
+    rng = np.random.default_rng(5)
+    x = rng.normal(size=(rows, 2))
+    ends, until = rng.exponential(8 * np.exp(-x[:, 0]), rows), rng.exponential(15, rows)
+    months = np.ceil(np.minimum(ends, until)).clip(1, 12)
+    dead = (ends <= until) & (months < 12)
+    site = np.array(["a", "b", "c"])[rng.integers(0, SITES, rows)]
+    columns = {"x": x[:, 0], "y": x[:, 1], "kind": np.where(x[:, 1] > 0, "p", "q"), "months": months}
+    return pd.DataFrame({**columns, "dead": dead.astype(int), "site": site})
+
+
+@pytest.fixture(scope="module")
+def table(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    path = tmp_path_factory.mktemp("survival") / "rows.csv"
+    draw().to_csv(path, index=False)
+    return path
+
+
+def federate(table: Path, out: Path, clients: int = SITES, **keys: Any) -> dict[str, Scalar]:
+    """Run a federation, and return its flat config."""
+    flat: dict[str, Any] = {"strategy": "local-sgd", "dataset": "csv", "data-dir": str(table), "label-column": "dead"}
+    flat |= {"time-column": "months", "site-column": "site", "partition": "natural" if clients > 1 else "iid"}
+    flat |= {
+        "model": "linear-no-intercept",
+        "dtype": "float64",
+        "batch-size": 0,
+        "local-steps": 3,
+        "num-server-rounds": 6,
+    }
+    flat |= {"learning-rate": 0.5, "pictures": False} | {key.replace("_", "-"): value for key, value in keys.items()}
+    if clients == 1:
+        flat |= {"site-column": "", "drop-columns": "site"}
+    found = add_directory(flat, out)
+    with log_off(True):
+        run_federation(clients, found)
+    return found
+
+
+def compared(table: Path, out: Path, clients: int = SITES, **keys: Any) -> Baselines:
+    return train_baselines(out, clients, federate(table, out, clients, **keys))
+
+
+@pytest.fixture
+def no_grid(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Give sites alone the run's penalty, without a grid search."""
+    monkeypatch.setattr("simulations.baselines.trainer.DECAYS", ())
+    monkeypatch.setattr("simulations.baselines.trainer.RIDGES", ())
+    monkeypatch.setattr("simulations.baselines.trainer.minimise_cross_entropy", dict)
+
+
+@pytest.mark.usefixtures("no_grid")
+@pytest.mark.parametrize("strategy", ["local-sgd", "newton"])
+def test_of_one_site_all_references_equal_the_run(strategy: str, table: Path, tmp_path: Path) -> None:
+    keys = {"time_borders": "2, 5, 9", "dtype": "auto"} if strategy == "newton" else {}
+    found = compared(table, tmp_path / "run", 1, strategy=strategy, **keys)
+    assert found.metric == "concordance"
+    for other in (found.pooled, *found.alone):
+        assert (other.reason, other.standing, other.metrics.keys()) == (
+            "",
+            "level with",
+            found.federated.metrics.keys(),
+        )
+        assert other.metrics == {
+            name: pytest.approx(value, abs=1e-6) for name, value in found.federated.metrics.items()
+        }
+
+
+@pytest.mark.usefixtures("no_grid")
+def test_sites_whose_rows_determine_no_model_are_named(table: Path, tmp_path: Path) -> None:
+    frame = pd.read_csv(table)
+    frame.loc[frame["site"] == "c", "dead"] = 0
+    frame.to_csv(tmp_path / "rows.csv", index=False)
+    found = compared(tmp_path / "rows.csv", tmp_path / "run")
+    count = found.alone[2].rows
+    assert f"c alone: no event in {count} rows" in found.text()
+    assert "1 site cannot be trained alone" in found.verdict()
+    assert "concordance: federated" in found.verdict()
+    assert found.interval is not None
+    assert found.interval[0] < found.federated.metrics["concordance"] < found.interval[1]
+
+
+def test_paired_difference_has_the_deviation_of_the_jackknife() -> None:
+    rng = np.random.default_rng(0)
+    frame, rows = draw(120), np.arange(120)
+    exits, labels = frame["months"].to_numpy(int) - 1, frame["dead"].to_numpy()
+    scores = [frame["x"].to_numpy() + rng.normal(size=120), frame["x"].to_numpy() * 0.5 + rng.normal(size=120)]
+
+    def gap(chosen: np.ndarray) -> float:
+        first, second = (concordance_index(exits[chosen], -each[chosen], labels[chosen]) for each in scores)
+        return float(first - second)
+
+    found = compare_concordances(exits, labels, *scores)
+    assert found.value == pytest.approx(gap(rows), abs=1e-12)
+    left_out = np.array([gap(np.delete(rows, row)) for row in rows])
+    deviation = np.sqrt(119 / 120 * ((left_out - left_out.mean()) ** 2).sum())
+    assert found.low is not None
+    assert (found.value - found.low) / 1.99 == pytest.approx(deviation, rel=0.05)
+    few = compare_concordances(exits[:9], (np.arange(9) < 3).astype(int), *(each[:9] for each in scores))
+    assert few.low is None
