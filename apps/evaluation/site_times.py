@@ -20,6 +20,7 @@ from problems.objectives.hazard import HAZARD, survive
 from problems.survival.brier import brier_scores
 from problems.survival.concordance import harrell, uno
 from problems.survival.dynamic_auc import dynamic_auc
+from problems.survival.summary import CountedRows
 
 # a function: the arrays of a model -> the counts of the sites' held-out rows by interval, class and bin of the score
 CountTimes = Callable[[Sequence[FloatArray]], Int64[np.ndarray, "intervals 2 bins"]]
@@ -63,10 +64,23 @@ class SiteTimeEvaluator(NetworkEvaluator):
     def __init__(self, config: RunConfig, model: FlatModel, table: Preprocessing, count_times: CountTimes) -> None:
         super().__init__(config, model)
         self.summary += "; evaluated by the sites"
+        self._newest: tuple[list[FloatArray], Int64[np.ndarray, "intervals 2 bins"]] | None = None
+        self.borders = table.time_borders
         self.horizon, self.count_times = find_horizon(table, config.evaluation.horizon), count_times
 
+    def count(self, arrays: Sequence[FloatArray]) -> CountedRows:
+        """Count the rows under a model, for its survival curves. The counts of the newest model are not asked again.
+
+        Args:
+            arrays: The model.
+        """
+        if self._newest is None or not all(map(np.array_equal, self._newest[0], arrays)):
+            self._newest = [array.copy() for array in arrays], self.count_times(arrays)
+        return CountedRows(self._newest[1], centres(RISK_EDGES))
+
     def __call__(self, arrays: Sequence[FloatArray]) -> dict[str, float]:
-        cells, at = self.count_times(arrays), np.array([self.horizon])
+        self._newest = None
+        cells, at = self.count(arrays).cells, np.array([self.horizon])
         metrics = {
             "concordance": harrell(cells).value,
             "concordance_uno": uno(cells).value,

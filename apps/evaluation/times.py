@@ -17,6 +17,7 @@ from problems.survival.brier import brier_scores
 from problems.survival.concordance import harrell, uno
 from problems.survival.dynamic_auc import dynamic_auc
 from problems.survival.paired import bin_rows
+from problems.survival.summary import CountedRows
 
 
 def find_horizon(table: Preprocessing, horizon: float) -> int:
@@ -60,14 +61,49 @@ class TimeEvaluator(NetworkEvaluator):
         super().__init__(config, model)
         assert test.periods is not None
         self.features = as_tensor(test.features, model.dtype, model.device)
+        self.borders = table.time_borders
         self.rows, self.horizon = test, find_horizon(table, config.evaluation.horizon)
         self.codes = encode(torch.tensor(test.labels, dtype=torch.float64), test.periods)
 
-    def __call__(self, arrays: Sequence[FloatArray]) -> dict[str, float]:
+    def count(self, arrays: Sequence[FloatArray]) -> CountedRows:
+        """Count the rows under a model, for its survival curves.
+
+        Args:
+            arrays: The model.
+        """
+        scores, periods, labels = self.predict(arrays).numpy(), self.rows.periods, self.rows.labels.astype(np.int64)
+        assert periods is not None
+        cells, bins = count_cells(self.rows, scores)
+        sizes = cells.sum(axis=(0, 1))
+        means = np.bincount(bins, scores, len(sizes)) / np.maximum(sizes, 1)
+        entries, sites = None, None
+        if periods.entries.any():
+            entries = np.zeros(cells[:, 0].shape, np.int64)
+            np.add.at(entries, (periods.entries, bins), 1)
+        if self.rows.sites is not None:
+            sites = {int(site): np.zeros(cells.shape[:2], np.int64) for site in np.unique(self.rows.sites) if site >= 0}
+            for site, counts in sites.items():
+                own = self.rows.sites == site
+                np.add.at(counts, (periods.exits[own], labels[own]), 1)
+        return CountedRows(cells, means, entries, None if entries is not None else sites)
+
+    def predict(self, arrays: Sequence[FloatArray]) -> torch.Tensor:
+        """Return the rows' scores under a model (n,), in double precision.
+
+        Args:
+            arrays: The model.
+
+        Raises:
+            ValueError: A score is not finite.
+        """
         self.model.load(arrays)
         predicted = self.model.predict(self.features).double().cpu()
         if not torch.isfinite(predicted).all():
             raise self.explain_divergence()
+        return predicted
+
+    def __call__(self, arrays: Sequence[FloatArray]) -> dict[str, float]:
+        predicted = self.predict(arrays)
         cells, bins = count_cells(self.rows, predicted.numpy())
         at = np.array([self.horizon])
         metrics = {

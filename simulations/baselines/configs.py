@@ -74,9 +74,9 @@ def reference_config(config: RunConfig, folder: Path) -> dict[str, Scalar]:
     flat |= {"privacy.secure-sum": False, "privacy.epsilon": 0.0}
     if config.data.has_times:
         # the rows in memory have the run's intervals; the reference must have the same number of them
-        times = {"time-column": config.data.time_column or "time", "horizon": config.evaluation.horizon}
+        flat |= {"time-column": config.data.time_column or "time", "horizon": config.evaluation.horizon}
         borders = config.data.time_borders or TIMED.get(config.data.dataset, "")
-        flat |= {"dataset": "csv", "time-borders": borders, **times}
+        flat |= {"dataset": "csv", "time-borders": borders}
     noise = ("fedx.pool-epsilon", "fedx.prediction-noise")
     return flat | {key: 0.0 for key in noise if key in flat}
 

@@ -1,15 +1,22 @@
 """Models of times to an event in use: baselines, curves, new rows, cards and exports."""
 
+import json
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pandas as pd
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from lifelines import KaplanMeierFitter
 from lifelines.utils import concordance_index
 
-from apps.config import Scalar
+from apps.config import Scalar, parse_run_config
+from apps.sites import resources
+from problems.data import Samples
 from problems.survival.paired import compare_concordances
+from problems.survival.summary import CountedRows, summarise
 from simulations.arguments import add_directory
 from simulations.baselines import Baselines, train_baselines
 from simulations.engines.launch import run_federation
@@ -54,6 +61,15 @@ def federate(table: Path, out: Path, clients: int = SITES, **keys: Any) -> dict[
     found = add_directory(flat, out)
     with log_off(True):
         run_federation(clients, found)
+    return found
+
+
+def read_test_rows(flat: dict[str, Scalar], clients: int = SITES) -> Samples:
+    return resources.federated_data(parse_run_config(flat).data, clients).test
+
+
+def read_survival(out: Path) -> dict[str, Any]:
+    found: dict[str, Any] = json.loads((out / "survival.json").read_text())
     return found
 
 
@@ -118,3 +134,48 @@ def test_paired_difference_has_the_deviation_of_the_jackknife() -> None:
     assert (found.value - found.low) / 1.99 == pytest.approx(deviation, rel=0.05)
     few = compare_concordances(exits[:9], (np.arange(9) < 3).astype(int), *(each[:9] for each in scores))
     assert few.low is None
+
+
+def check_curve(curve: dict[str, list[float]], exits: np.ndarray, labels: np.ndarray, entries: np.ndarray) -> None:
+    """Compare a curve with lifelines; its entry is before the grid time at which the row is at risk."""
+    grid = np.arange(len(curve["times"]) - 1)
+    with np.errstate():
+        fitted = KaplanMeierFitter().fit(exits, labels, entry=entries - 0.5, timeline=grid)
+    known = grid <= exits.max()
+    expected = np.column_stack((fitted.survival_function_, fitted.confidence_interval_))[known]
+    columns = [np.array(curve[name][1:], float)[known] for name in ("survival", "low", "high")]
+    np.testing.assert_allclose(np.column_stack(columns)[expected[:, 0] > 0], expected[expected[:, 0] > 0], atol=2e-6)
+    assert curve["remaining"][1:] == [int(((exits > time) & (entries <= time)).sum()) for time in grid]
+
+
+@pytest.mark.parametrize("late", [False, True])
+def test_curves_of_the_test_rows_equal_lifelines(late: bool, table: Path, tmp_path: Path) -> None:
+    frame = pd.read_csv(table)
+    frame["from"] = np.where(np.arange(len(frame)) % 3 == 0, np.maximum(frame["months"] - 2, 0), 0)
+    frame.to_csv(tmp_path / "rows.csv", index=False)
+    keys: dict[str, Any] = {"entry_column": "from"} if late else {"drop_columns": "from"}
+    flat = federate(tmp_path / "rows.csv", tmp_path / "run", time_borders="1:12", pictures=late, **keys)
+    found, rows = read_survival(tmp_path / "run"), read_test_rows(flat)
+    assert rows.periods is not None
+    periods = rows.periods
+    check_curve(found["all"], periods.exits, rows.labels, periods.entries)
+    assert (tmp_path / "run" / "survival.png").exists() == late
+    assert [one["rows"] for one in found["risk_groups"]] == [20] * 3
+    assert ("sites" in found) != late
+    for site in found.get("sites", []):
+        assert rows.sites is not None
+        own = rows.sites == site["partition"]
+        check_curve(site, periods.exits[own], rows.labels[own], periods.entries[own])
+
+
+@settings(max_examples=40, deadline=None)
+@given(st.integers(0, 10**6), st.integers(2, 8))
+def test_curves_reveal_no_small_count(seed: int, least: int) -> None:
+    rng = np.random.default_rng(seed)
+    rows = CountedRows(rng.poisson(rng.choice([0.2, 1.0, 3.0]), (9, 2, 12)), np.arange(12.0))
+    found = summarise(rows, range(1, 9), 4, rng.random((12, 8)), least)
+    for curve in (*found.get("risk_groups", []), *([found["all"]] if "all" in found else [])):
+        steps, drops = -np.diff(curve["remaining"]), -np.diff(np.array(curve["survival"], float))
+        assert all(step == 0 or step >= least for step in [*steps, curve["remaining"][-1]])
+        assert all(step >= least for step in steps[drops > 1e-12])
+    assert len(found.get("calibration", {}).get("groups", [])) <= 3
