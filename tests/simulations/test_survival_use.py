@@ -9,18 +9,25 @@ import pandas as pd
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from lifelines import KaplanMeierFitter
+from lifelines import CoxPHFitter, KaplanMeierFitter
 from lifelines.utils import concordance_index
+from safetensors.numpy import load_file
+from scipy.special import expit
+from typer.testing import CliRunner
 
-from apps.config import Scalar, parse_run_config
+from apps.config import ConfigError, Scalar, parse_run_config
 from apps.sites import resources
-from problems.data import Samples
+from problems.data import DataError, Samples
 from problems.survival.paired import compare_concordances
 from problems.survival.summary import CountedRows, summarise
+from simulations.__main__ import cli
 from simulations.arguments import add_directory
 from simulations.baselines import Baselines, train_baselines
 from simulations.engines.launch import run_federation
 from simulations.results.output import log_off
+from simulations.scoring.model import load
+from simulations.scoring.rows import score_file
+from tests.refusals import refuses
 
 ROWS, SITES = 300, 3
 
@@ -57,7 +64,7 @@ def federate(table: Path, out: Path, clients: int = SITES, **keys: Any) -> dict[
     }
     flat |= {"learning-rate": 0.5, "pictures": False} | {key.replace("_", "-"): value for key, value in keys.items()}
     if clients == 1:
-        flat |= {"site-column": "", "drop-columns": "site"}
+        flat |= {"site-column": "", "drop-columns": "site, kind"}
     found = add_directory(flat, out)
     with log_off(True):
         run_federation(clients, found)
@@ -179,3 +186,62 @@ def test_curves_reveal_no_small_count(seed: int, least: int) -> None:
         assert all(step == 0 or step >= least for step in [*steps, curve["remaining"][-1]])
         assert all(step >= least for step in steps[drops > 1e-12])
     assert len(found.get("calibration", {}).get("groups", [])) <= 3
+
+
+@pytest.mark.filterwarnings("ignore::pandas.errors.Pandas4Warning")
+def test_survival_of_a_cox_model_equals_lifelines(table: Path, tmp_path: Path) -> None:
+    flat = federate(table, tmp_path / "run", 1, strategy="newton", dtype="auto", time_borders="1:11", test_fraction=0.2)
+    data = resources.federated_data(parse_run_config(flat).data, 1)
+    rows, test = data.client(0), data.test
+    assert rows.periods is not None
+    names = [str(place) for place in range(rows.features.shape[1])]
+    frame = pd.DataFrame(rows.features.astype(float), columns=names)
+    with np.errstate():
+        fitted = CoxPHFitter().fit(frame.assign(exit=rows.periods.exits, event=rows.labels), "exit", "event")
+    model, new = load(tmp_path / "run"), draw(40)
+    times = [1.0, 4.0, 7.5, 11.0]
+    features = pd.DataFrame(model.features(new).astype(float), columns=names)
+    expected = fitted.predict_survival_function(features, times=[0, 3, 6, 10]).to_numpy().T
+    np.testing.assert_allclose(model.predict_survival(new, times), expected, atol=1e-4)
+    calibration = read_survival(tmp_path / "run")["calibration"]
+    own = fitted.predict_survival_function(pd.DataFrame(test.features, columns=names), times=[calibration["time"] - 1])
+    assert calibration["all"]["predicted"] == pytest.approx(1 - own.to_numpy().mean(), abs=1e-4)
+
+
+@pytest.fixture(scope="module")
+def hazards(table: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Train hazards between quantiles, of which 20 tied ones are fewer borders."""
+    out = tmp_path_factory.mktemp("hazards") / "run"
+    federate(table, out)
+    return out
+
+
+def test_survival_of_hazards_is_the_product_of_their_complements(hazards: Path, table: Path, tmp_path: Path) -> None:
+    model, new = load(hazards), pd.read_csv(table)
+    scores, alpha = model.predict(new), load_file(hazards / "model.safetensors")["hazard.baseline"]
+    assert model.preprocessing is not None
+    borders = model.preprocessing.time_borders
+    assert len(borders) < 20 == len(alpha) - 1
+    shares = [
+        np.prod([scores**0, *(1 - expit(scores + each) for each in alpha[:count])], axis=0)
+        for count in (0, 1, 4, len(borders))
+    ]
+    times = [borders[0] - 0.5, borders[0], borders[4] - 0.25, borders[-1]]
+    np.testing.assert_allclose(model.predict_survival(new, times), np.transpose(shares), rtol=1e-9)
+    with refuses(DataError, f"--times: got {borders[-1] + 1:g}"):
+        model.predict_survival(new, [borders[-1] + 1])
+    out = tmp_path / "scores.csv"
+    for _ in range(2):  # the second call replaces the first call's file
+        arguments = ["predict", str(hazards), str(table), "--times", "1, 2.5", "--out", str(out)]
+        assert CliRunner().invoke(cli, arguments).exit_code == 0
+    assert list(pd.read_csv(out).columns) == ["risk_score", "survival_1", "survival_2.5"]
+
+
+def test_stratified_cox_models_have_no_survival(table: Path, tmp_path: Path) -> None:
+    keys: dict[str, Any] = {"strategy": "newton", "dtype": "auto", "newton.site-effects": True}
+    federate(table, tmp_path / "run", time_borders="1:11", **keys)
+    assert "calibration: the model predicts scores, not probabilities" in read_survival(tmp_path / "run")["left_out"]
+    scores = score_file(load(tmp_path / "run"), table)
+    assert list(scores.columns) == ["risk_score"]
+    with refuses(ConfigError, "--times: got a Cox model"):
+        load(tmp_path / "run").predict_survival(pd.read_csv(table), [1.0])
