@@ -88,7 +88,7 @@ class HazardObjective(SampleObjective):
         super().__init__(model, site, loss, training, settings)
         self.intervals = model.parameter_shapes[-1][0]
         assert site.periods is not None
-        assert site.periods.num_intervals == self.intervals
+        assert site.periods.num_intervals <= self.intervals
 
     def gradient(
         self, w: Float[Tensor, "*stack d"], batch: Batch, slope: Slope | None = None

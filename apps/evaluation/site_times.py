@@ -7,7 +7,7 @@ import torch
 from jaxtyping import Int64
 
 from apps.evaluation.networks import NetworkEvaluator
-from apps.evaluation.times import find_horizon
+from apps.evaluation.times import baseline_of, find_horizon
 from apps.run_config.algorithm import RunConfig
 from apps.run_config.settings import ConfigError
 from payloads.handshake import SiteReport
@@ -88,7 +88,7 @@ class SiteTimeEvaluator(NetworkEvaluator):
         }
         if self.config.training.loss == HAZARD:
             self.model.load(arrays)
-            baseline = self.model.parameters[-len(cells) :].double().cpu()
+            baseline = baseline_of(self.model, self.config)[: len(cells)]
             survival = survive(torch.from_numpy(centres(RISK_EDGES)), baseline)[:, at].numpy()
             metrics["brier_horizon"] = float(brier_scores(cells, survival, at).model[0])
         return {name: value for name, value in metrics.items() if np.isfinite(value)} | self.nonzeros(arrays)

@@ -9,10 +9,9 @@ import numpy as np
 
 from apps.evaluation.site_times import SiteTimeEvaluator
 from apps.evaluation.small_cells import SmallCells
-from apps.evaluation.times import TimeEvaluator
+from apps.evaluation.times import TimeEvaluator, baseline_of
 from payloads.record import FloatArray
 from payloads.site_names import label_site
-from problems.data.times import count_intervals
 from problems.least_cell import is_small
 from problems.objectives.hazard import COX, HAZARD
 from problems.survival.baseline import Baseline
@@ -69,7 +68,7 @@ def describe_survival(
     hazard = None
     if evaluator.config.training.loss == HAZARD:
         evaluator.model.load(arrays)
-        hazard = evaluator.model.parameters[-count_intervals(evaluator.config.data) :].double().cpu().numpy()
+        hazard = baseline_of(evaluator.model, evaluator.config).numpy()
     baseline = read_baseline(evaluator.config.training.loss, times, hazard, result)
     survival = None if baseline is None else baseline.survive(rows.scores)
     horizon = min(evaluator.horizon, len(times) - 1)

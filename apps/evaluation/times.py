@@ -10,6 +10,7 @@ from apps.evaluation.networks import NetworkEvaluator
 from apps.run_config.algorithm import RunConfig
 from payloads.record import FloatArray
 from problems.data import Preprocessing, Samples
+from problems.data.times import count_intervals
 from problems.models import FlatModel
 from problems.objectives.hazard import HAZARD, encode, hazard_loss, survive
 from problems.site import as_tensor
@@ -29,6 +30,16 @@ def find_horizon(table: Preprocessing, horizon: float) -> int:
     """
     borders = table.time_borders
     return int(np.searchsorted(borders, horizon)) if horizon else len(borders) // 2
+
+
+def baseline_of(model: FlatModel, config: RunConfig) -> Float[torch.Tensor, "k"]:
+    """Return the baselines of hazards of a model. Tied quantiles make fewer intervals than the model has baselines.
+
+    Args:
+        model: The model, whose parameters end with the baselines.
+        config: The run config.
+    """
+    return model.parameters[-count_intervals(config.data) :].double().cpu()
 
 
 def count_cells(
@@ -112,7 +123,7 @@ class TimeEvaluator(NetworkEvaluator):
             "auc_horizon": float(dynamic_auc(cells, at)[0][0]),
         }
         if self.config.training.loss == HAZARD:
-            baseline = self.model.parameters[-len(cells) :].double().cpu()
+            baseline = baseline_of(self.model, self.config)[: len(cells)]
             survival = survive(predicted, baseline)[:, at].numpy()
             sizes = np.bincount(bins, minlength=cells.shape[2])
             means = np.bincount(bins, survival[:, 0], cells.shape[2]) / np.maximum(sizes, 1)

@@ -28,7 +28,7 @@ from problems.data.samples import (
 from problems.data.spec import OWN, SPARSE_LOGISTIC, UNLABELLED, DataError, DataSpec, in_data_set
 from problems.data.splits import split_rows
 from problems.data.subgroups import Subgroups
-from problems.data.times import choose_borders, count_intervals
+from problems.data.times import choose_borders
 from problems.data.validation import validate
 
 # the result of `Source.encode` -> the features of all rows, and their preprocessing
@@ -195,10 +195,7 @@ def load_rows(spec: DataSpec, num_clients: int, raw: Raw | None = None) -> Feder
         check_finite(features)
     if source.times is not None and columns is not None and not columns.time_borders:
         columns = replace(columns, time_borders=choose_borders(source.times.ends[train_rows], labels[train_rows]))
-    periods = None
-    if source.times is not None and columns is not None:
-        # quantiles of tied times are fewer borders; the model is built before the data are read, so K stays the same
-        periods = replace(source.times.on_grid(columns.time_borders), num_intervals=count_intervals(spec))
+    periods = None if source.times is None else source.times.on_grid(columns.time_borders if columns else ())
     sites, site_names = rows_of.sites, rows_of.site_names
     if sites is not None:
         sites, site_names = merge_sites(spec, sites, site_names, num_clients)

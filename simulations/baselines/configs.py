@@ -73,7 +73,6 @@ def reference_config(config: RunConfig, folder: Path) -> dict[str, Scalar]:
     flat |= {"pictures": False, "tracking-uri": "", "fraction-train": 1.0, "min-train-nodes": 0.5}
     flat |= {"privacy.secure-sum": False, "privacy.epsilon": 0.0}
     if config.data.has_times:
-        # the rows in memory have the run's intervals; the reference must have the same number of them
         flat |= {"time-column": config.data.time_column or "time", "horizon": config.evaluation.horizon}
         borders = config.data.time_borders or TIMED.get(config.data.dataset, "")
         flat |= {"dataset": "csv", "time-borders": borders}
