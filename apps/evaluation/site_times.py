@@ -17,9 +17,7 @@ from problems.data import Preprocessing
 from problems.errors import join_first
 from problems.models import FlatModel
 from problems.objectives.hazard import HAZARD, survive
-from problems.survival.brier import brier_scores
-from problems.survival.concordance import harrell, uno
-from problems.survival.dynamic_auc import dynamic_auc
+from problems.survival.intervals import measure_cells
 from problems.survival.summary import CountedRows
 
 # a function: the arrays of a model -> the counts of the sites' held-out rows by interval, class and bin of the score
@@ -80,15 +78,9 @@ class SiteTimeEvaluator(NetworkEvaluator):
 
     def __call__(self, arrays: Sequence[FloatArray]) -> dict[str, float]:
         self._newest = None
-        cells, at = self.count(arrays).cells, np.array([self.horizon])
-        metrics = {
-            "concordance": harrell(cells).value,
-            "concordance_uno": uno(cells).value,
-            "auc_horizon": float(dynamic_auc(cells, at)[0][0]),
-        }
+        cells, survival = self.count(arrays).cells, None
         if self.config.training.loss == HAZARD:
             self.model.load(arrays)
             baseline = baseline_of(self.model, self.config)[: len(cells)]
-            survival = survive(torch.from_numpy(centres(RISK_EDGES)), baseline)[:, at].numpy()
-            metrics["brier_horizon"] = float(brier_scores(cells, survival, at).model[0])
-        return {name: value for name, value in metrics.items() if np.isfinite(value)} | self.nonzeros(arrays)
+            survival = survive(torch.from_numpy(centres(RISK_EDGES)), baseline)[:, self.horizon].numpy()
+        return measure_cells(cells, self.horizon, survival) | self.nonzeros(arrays)

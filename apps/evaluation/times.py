@@ -14,9 +14,7 @@ from problems.data.times import count_intervals
 from problems.models import FlatModel
 from problems.objectives.hazard import HAZARD, encode, hazard_loss, survive
 from problems.site import as_tensor
-from problems.survival.brier import brier_scores
-from problems.survival.concordance import harrell, uno
-from problems.survival.dynamic_auc import dynamic_auc
+from problems.survival.intervals import measure_cells
 from problems.survival.paired import bin_rows
 from problems.survival.summary import CountedRows
 
@@ -116,17 +114,11 @@ class TimeEvaluator(NetworkEvaluator):
     def __call__(self, arrays: Sequence[FloatArray]) -> dict[str, float]:
         predicted = self.predict(arrays)
         cells, bins = count_cells(self.rows, predicted.numpy())
-        at = np.array([self.horizon])
-        metrics = {
-            "concordance": harrell(cells).value,
-            "concordance_uno": uno(cells).value,
-            "auc_horizon": float(dynamic_auc(cells, at)[0][0]),
-        }
-        if self.config.training.loss == HAZARD:
-            baseline = baseline_of(self.model, self.config)[: len(cells)]
-            survival = survive(predicted, baseline)[:, at].numpy()
-            sizes = np.bincount(bins, minlength=cells.shape[2])
-            means = np.bincount(bins, survival[:, 0], cells.shape[2]) / np.maximum(sizes, 1)
-            metrics["brier_horizon"] = float(brier_scores(cells, means[:, None], at).model[0])
-            metrics["loss"] = float(hazard_loss(predicted, self.codes, baseline).mean())
-        return {name: value for name, value in metrics.items() if np.isfinite(value)} | self.nonzeros(arrays)
+        if self.config.training.loss != HAZARD:
+            return measure_cells(cells, self.horizon, None) | self.nonzeros(arrays)
+        baseline = baseline_of(self.model, self.config)[: len(cells)]
+        survival = survive(predicted, baseline)[:, self.horizon].numpy()
+        sizes = np.bincount(bins, minlength=cells.shape[2])
+        means = np.bincount(bins, survival, cells.shape[2]) / np.maximum(sizes, 1)
+        loss = float(hazard_loss(predicted, self.codes, baseline).mean())
+        return measure_cells(cells, self.horizon, means) | {"loss": loss} | self.nonzeros(arrays)

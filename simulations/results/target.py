@@ -115,11 +115,12 @@ def is_scores(content: bytes, columns: Sequence[str], maps: Sequence[Map] = (IDE
         if next(lines, None) != list(columns):
             return False
         start = next(place for place, name in enumerate(columns) if name in ("score", "risk_score"))
-        cells = [[float(cell) for cell in line[start : start + derived + 1]] for line in islice(lines, _ROWS)]
+        places = range(start, start + derived + 1)
+        cells = [[float(line[place]) for place in places] for line in islice(lines, _ROWS)]
         found = np.array(cells).reshape(-1, derived + 1)
         expected = (np.reshape(of(found[:, 0]), (len(found), derived)) for of in maps)
         return any(np.allclose(each, found[:, 1:], rtol=_TOLERANCE, atol=_TOLERANCE) for each in expected)
-    except (OSError, EOFError, ValueError, StopIteration, OverflowError, csv.Error):
+    except (OSError, EOFError, ValueError, IndexError, StopIteration, OverflowError, csv.Error):
         return False
 
 

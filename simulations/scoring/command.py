@@ -183,14 +183,16 @@ def evaluate(
     from simulations.scoring.model import load
     from simulations.scoring.rows import evaluate_file
 
-    measured = evaluate_file(
-        load(run, model, allow_unseen=allow_unseen), new, resamples=resamples, confidence=confidence, seed=seed
-    )
+    trained = load(run, model, allow_unseen=allow_unseen)
+    measured = evaluate_file(trained, new, resamples=resamples, confidence=confidence, seed=seed)
     if as_json:
         print_json(measured)
         return
     about = f"model {measured.model!r} of run {measured.run} on {measured.rows:,} rows"
-    if measured.positives is not None:
+    if trained.timed:
+        about += f", {measured.positives:,} of them with an event ({join_labels(measured.positive_labels)})"
+        about += f"; horizon {trained.horizon:g}"
+    elif measured.positives is not None:
         about += f", {measured.positives:,} of them positive ({join_labels(measured.positive_labels)}); "
         about += f"accuracy from score {format_cell(measured.threshold)}"
     typer.echo(about)
@@ -201,7 +203,11 @@ def evaluate(
     percent = f"{100 * measured.confidence:g} %"
     typer.echo(table(["metric", "value", f"{percent} from", "to"], rows))
     line = f"intervals: percentiles over {measured.resamples:,} bootstrap resamples of the rows, seed {measured.seed}"
-    few = measured.positives is not None and few_rows(measured.rows - measured.positives, measured.positives)
+    few = (
+        measured.positives is not None
+        and not trained.timed
+        and few_rows(measured.rows - measured.positives, measured.positives)
+    )
     typer.echo(f"{line}; of auc DeLong's on the logit scale, since a class has few rows" if few else line)
 
 

@@ -20,6 +20,7 @@ from sklearn.utils import RegressorTags
 
 from apps.config import ConfigError, parse_run_config
 from apps.evaluation.survival import read_baseline
+from apps.evaluation.times import find_horizon
 from problems.calibration import Calibration, read_calibration
 from problems.data import DataError, SampleFormat
 from problems.data.formats.uci import base_codes
@@ -318,6 +319,13 @@ class TrainedModel(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         for column in unseen:
             _log.warning("%s", column.describe(quote=True))
         return features
+
+    @property
+    def horizon(self) -> float:
+        """The border until which events are predicted, if rows have times: of ``horizon``, or the middle border."""
+        assert self.preprocessing is not None
+        borders = self.preprocessing.time_borders
+        return borders[min(find_horizon(self.preprocessing, self.config.evaluation.horizon), len(borders) - 1)]
 
     @property
     def label_column(self) -> str:

@@ -25,7 +25,7 @@ from problems.number_metrics import number_intervals
 from problems.objectives.number_losses import POISSON
 from simulations.results.target import Map, is_scores, write_output
 from simulations.scoring.model import MEAN, PREDICTED, PROBABILITY, SCORE, TrainedModel
-from simulations.scoring.survival import RISK, name_column, need_baseline, survive
+from simulations.scoring.survival import RISK, measure_times, name_column, need_baseline, survive
 from simulations.scoring.thresholds import Threshold
 
 if TYPE_CHECKING:
@@ -147,8 +147,8 @@ class Measured:
     Attributes:
         run, model: The names of the run and the model.
         positive_labels: The original labels that count as positive. Empty if the labels are numbers.
-        rows, positives: The numbers of rows and of positives. None positives if the labels are numbers.
-        threshold: The minimum score that counts as positive in ``accuracy``. None if the labels are numbers.
+        rows, positives: The numbers of rows and of positives, or of events. None positives if the labels are numbers.
+        threshold: The minimum score that counts as positive in ``accuracy``. None if labels are numbers or times.
         resamples, confidence, seed: The parameters of the intervals, see `problems.metrics.scored_metrics`.
         metrics: The metrics by name.
     """
@@ -173,7 +173,8 @@ def evaluate_file(
     Args:
         model: The model.
         path: The file or folder.
-        resamples: The number of bootstrap resamples, see `problems.metrics.scored_metrics`.
+        resamples: The number of bootstrap resamples, see `problems.metrics.scored_metrics` and
+            `problems.survival.intervals.time_intervals`.
         confidence: The confidence level of the intervals.
         seed: The seed of the resamples.
 
@@ -197,6 +198,10 @@ def evaluate_file(
         )
     labels = model.sample_format.encode_labels(np.asarray(rows.labels))
     scores = model.decision_function(rows.features)
+    if model.timed:
+        timed = measure_times(model, rows.features, labels, scores.astype(np.float64), **options)
+        counts, positive = (len(labels), int(labels.sum())), model.sample_format.positive_labels
+        return Measured(model.record.name, model.chosen, positive, *counts, None, resamples, confidence, seed, timed)
     likely, called = model.probabilities(scores)[:, 1], scores.astype(np.float64) >= model.threshold
     metrics = scored_metrics(labels, scores, likely, called, **options)
     counts = len(labels), int(labels.sum())

@@ -3,15 +3,20 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from apps.config import ConfigError
+from apps.evaluation.times import find_horizon
 from problems.data import DataError
+from problems.data.cells import without_markers
+from problems.data.times import read_times
+from problems.metrics import Interval
 from problems.objectives.hazard import COX, HAZARD
 from problems.survival.baseline import Baseline
+from problems.survival.intervals import time_intervals
 
 if TYPE_CHECKING:
     from simulations.scoring.model import TrainedModel
@@ -79,11 +84,7 @@ def need_baseline(model: TrainedModel) -> Baseline:
 
 def default_times(model: TrainedModel) -> tuple[float, ...]:
     """Return the time of a table of scores without ``--times``: the run's horizon; () for a model of scores alone."""
-    if model.baseline is None:
-        return ()
-    times, horizon = model.baseline.times, model.config.evaluation.horizon
-    middle = len(times) // 2
-    return (float(min(horizon, times[-1]) if horizon else times[middle]),)
+    return () if model.baseline is None else (model.horizon,)
 
 
 def survive(baseline: Baseline, scores: NDArray[np.float64], times: Sequence[float]) -> NDArray[np.float64]:
@@ -113,3 +114,40 @@ def describe_times(baseline: Baseline, times: Sequence[float]) -> str:
     between = [(time, borders[baseline.find_border(time) + 1]) for time in times]
     parts = [f"{name_column(time)} is the survival until {border:g}" for time, border in between if time != border]
     return f"{', '.join(parts)}, the last border of the run's intervals before it" if parts else ""
+
+
+def measure_times(
+    model: TrainedModel,
+    table: Any,
+    labels: NDArray[np.int8],
+    scores: NDArray[np.float64],
+    **options: Any,
+) -> dict[str, Interval]:
+    """Measure a model on new rows with times.
+
+    Args:
+        model: The model.
+        table: The rows, with the run's ``time-column`` and ``entry-column``.
+        labels: 1 for rows with an event, else 0.
+        scores: The rows' scores.
+        options: The options of the intervals, see `problems.survival.intervals.time_intervals`.
+
+    Raises:
+        DataError: A column is missing, or has cells that are not times.
+        ValueError: The rows determine no metric.
+    """
+    columns = model.preprocessing
+    assert columns is not None
+    wanted = [name for name in (columns.time_column, columns.entry_column) if name]
+    if missing := [name for name in wanted if name not in table.columns]:
+        allowed = "the run's time-column and entry-column, since the metrics need them"
+        raise DataError(
+            "columns", got=f"no column {', '.join(missing)}", allowed=allowed, hint="add it, or use `predict`"
+        )
+    ends, *entries = (without_markers(table[name], ()) for name in wanted)
+    periods = read_times(ends, entries[0] if entries else None).on_grid(columns.time_borders)
+    horizon = find_horizon(columns, model.config.evaluation.horizon)
+    survival = None
+    if model.baseline is not None and horizon < len(model.baseline.times):
+        survival = model.baseline.survive(scores)[:, horizon]
+    return time_intervals(periods.exits, labels, scores, periods.num_intervals, horizon, survival, **options)

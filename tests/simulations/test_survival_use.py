@@ -26,7 +26,7 @@ from simulations.baselines import Baselines, train_baselines
 from simulations.engines.launch import run_federation
 from simulations.results.output import log_off
 from simulations.scoring.model import load
-from simulations.scoring.rows import score_file
+from simulations.scoring.rows import evaluate_file, score_file
 from tests.refusals import refuses
 
 ROWS, SITES = 300, 3
@@ -245,3 +245,22 @@ def test_stratified_cox_models_have_no_survival(table: Path, tmp_path: Path) -> 
     assert list(scores.columns) == ["risk_score"]
     with refuses(ConfigError, "--times: got a Cox model"):
         load(tmp_path / "run").predict_survival(pd.read_csv(table), [1.0])
+
+
+def test_new_rows_have_the_metrics_of_their_scores(hazards: Path, table: Path, tmp_path: Path) -> None:
+    model, frame = load(hazards), pd.read_csv(table)
+    assert model.preprocessing is not None
+    found = evaluate_file(model, table, resamples=50)
+    assert list(found.metrics) == ["concordance", "concordance_uno", "auc_horizon", "brier_horizon"]
+    assert (found.rows, found.positives, found.threshold) == (ROWS, int(frame["dead"].sum()), None)
+    exits = np.searchsorted(model.preprocessing.time_borders, frame["months"])
+    expected = concordance_index(exits, -model.predict(frame), frame["dead"])
+    assert found.metrics["concordance"].value == pytest.approx(expected, abs=1e-12)
+    for interval in found.metrics.values():
+        assert interval.low < interval.value < interval.high
+    output = CliRunner().invoke(cli, ["evaluate", str(hazards), str(table), "--resamples", "3"]).output
+    assert f"{found.positives} of them with an event" in output
+    assert "accuracy" not in output
+    frame.drop(columns="months").to_csv(tmp_path / "new.csv", index=False)
+    with refuses(DataError, "columns: got no column months"):
+        evaluate_file(model, tmp_path / "new.csv")
