@@ -128,7 +128,7 @@ class Training:
             models = best.models
             for view, model in models.items():
                 self.directory.save_model(evaluator.name_arrays(model), add_suffix("best", view))
-        if config.evaluation.tests or config.evaluation.counts:
+        if config.evaluation.tests or config.evaluation.counts or config.data.has_times:
             self.strategy.prepare(record, self.grid)  # needed if a run was resumed after its last round
         entries, tally = self.measurement.describe(evaluator, models, self.last_round)
         entries["samples"] = evaluator.sample_format and evaluator.sample_format.to_json()
@@ -136,8 +136,11 @@ class Training:
         if COEFFICIENTS in entries:
             for line in save_coefficients(self.directory.path, entries[COEFFICIENTS]):
                 log(INFO, "%s", line)
+        survival = self.measurement.describe_survival(models[""], entries)
         result = self.history.result(config, self.engine, roster, self.last_round, entries, self.strategy.report)
-        self.directory.finish(result, self.strategy.headline, pictures=config.run.pictures, tally=tally)
+        self.directory.finish(
+            result, self.strategy.headline, pictures=config.run.pictures, tally=tally, survival=survival
+        )
         return result
 
     def join(self) -> Roster:

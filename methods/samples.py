@@ -86,8 +86,9 @@ class HazardObjective(SampleObjective):
 
     def __init__(self, model: FlatModel, site: Site, loss: str, training: TrainingSettings, settings: Settings) -> None:
         super().__init__(model, site, loss, training, settings)
-        assert site.periods is not None
         self.intervals = model.parameter_shapes[-1][0]
+        assert site.periods is not None
+        assert site.periods.num_intervals <= self.intervals
 
     def gradient(
         self, w: Float[Tensor, "*stack d"], batch: Batch, slope: Slope | None = None

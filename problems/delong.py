@@ -71,12 +71,12 @@ def auc_interval(
 
 @dataclass(frozen=True)
 class PairedDifference:
-    """The AUC of one model minus the AUC of another model on the same rows.
+    """The AUC of one model minus the AUC of another model on the same rows; with times, their concordances.
 
     Attributes:
         value: The difference.
-        low: The lower end of its 95 % interval. None if a class has fewer than two rows.
-        high: The upper end of the interval. None if a class has fewer than two rows.
+        low: The lower end of its 95 % interval. None with too few rows of a class, or too few events.
+        high: The upper end of the interval. None with too few rows of a class, or too few events.
     """
 
     value: float

@@ -18,8 +18,10 @@ from apps.evaluation.networks import add_errors
 from apps.evaluation.selection import Choice, measure
 from apps.evaluation.sets import column_names, sets_of_run
 from apps.evaluation.site_figures import ROUND_FIGURES, describe, describe_round, has_probabilities
-from apps.evaluation.site_times import check_counted_times
+from apps.evaluation.site_times import SiteTimeEvaluator, check_counted_times
 from apps.evaluation.small_cells import SmallCells, left_out
+from apps.evaluation.survival import describe_survival
+from apps.evaluation.times import TimeEvaluator
 from apps.run_config.algorithm import Evaluator, RunConfig
 from apps.sites.rows import reads_own
 from payloads.held_out import SCORE_COUNTS, TEST_SCORE_COUNTS, TEST_TIME_COUNTS, TIME_COUNTS
@@ -47,7 +49,10 @@ class Measurement:
     Attributes:
         choice: The round, the threshold and the calibration chosen so far.
         server_round: The current round.
+        final: The evaluator of the final models. None before `describe`.
     """
+
+    final: Evaluator | None = None
 
     def __init__(
         self, config: RunConfig, strategy: PayloadStrategy, *, deployed: bool, warn: Callable[[int, str], None]
@@ -142,8 +147,9 @@ class Measurement:
         if best is not None:
             entries["selected"] = {"round": best.server_round, "metric": evaluation.select_by, "value": best.value}
         self.server_round, self.strategy.report = last_round, RoundReport()
+        self.final = evaluator
         if evaluation.tests:
-            evaluator = self.evaluator(len(self.strategy.roster), test=True)
+            evaluator = self.final = self.evaluator(len(self.strategy.roster), test=True)
             entries["test_metrics"] = measure(evaluator, models)
         elif evaluation.counts and evaluator.tally is None:  # the run was resumed after its last round
             measure(evaluator, models)
@@ -161,6 +167,17 @@ class Measurement:
             tally = calibrated
         entries |= describe(tally, config, self.strategy.roster.reports, self.choice.threshold)
         return entries | self._describe_sets(evaluator, models[""], tally, entries), tally
+
+    def describe_survival(self, arrays: list[FloatArray], entries: Mapping[str, Any]) -> dict[str, Any] | None:
+        """Return the content of survival.json, after `describe`. None: the rows have no times.
+
+        Args:
+            arrays: The final model.
+            entries: The other entries of result.json.
+        """
+        if not isinstance(self.final, TimeEvaluator | SiteTimeEvaluator):
+            return None
+        return describe_survival(self.final, arrays, entries, self.cells, self.strategy.roster.site_names)
 
     def _describe_sets(
         self, evaluator: Evaluator, arrays: list[FloatArray], tally: Tally, entries: Mapping[str, Any]

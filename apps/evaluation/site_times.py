@@ -7,7 +7,7 @@ import torch
 from jaxtyping import Int64
 
 from apps.evaluation.networks import NetworkEvaluator
-from apps.evaluation.times import find_horizon
+from apps.evaluation.times import baseline_of, find_horizon
 from apps.run_config.algorithm import RunConfig
 from apps.run_config.settings import ConfigError
 from payloads.handshake import SiteReport
@@ -17,9 +17,8 @@ from problems.data import Preprocessing
 from problems.errors import join_first
 from problems.models import FlatModel
 from problems.objectives.hazard import HAZARD, survive
-from problems.survival.brier import brier_scores
-from problems.survival.concordance import harrell, uno
-from problems.survival.dynamic_auc import dynamic_auc
+from problems.survival.intervals import measure_cells
+from problems.survival.summary import CountedRows
 
 # a function: the arrays of a model -> the counts of the sites' held-out rows by interval, class and bin of the score
 CountTimes = Callable[[Sequence[FloatArray]], Int64[np.ndarray, "intervals 2 bins"]]
@@ -63,18 +62,25 @@ class SiteTimeEvaluator(NetworkEvaluator):
     def __init__(self, config: RunConfig, model: FlatModel, table: Preprocessing, count_times: CountTimes) -> None:
         super().__init__(config, model)
         self.summary += "; evaluated by the sites"
+        self._newest: tuple[list[FloatArray], Int64[np.ndarray, "intervals 2 bins"]] | None = None
+        self.borders = table.time_borders
         self.horizon, self.count_times = find_horizon(table, config.evaluation.horizon), count_times
 
+    def count(self, arrays: Sequence[FloatArray]) -> CountedRows:
+        """Count the rows under a model, for its survival curves. The counts of the newest model are not asked again.
+
+        Args:
+            arrays: The model.
+        """
+        if self._newest is None or not all(map(np.array_equal, self._newest[0], arrays)):
+            self._newest = [array.copy() for array in arrays], self.count_times(arrays)
+        return CountedRows(self._newest[1], centres(RISK_EDGES))
+
     def __call__(self, arrays: Sequence[FloatArray]) -> dict[str, float]:
-        cells, at = self.count_times(arrays), np.array([self.horizon])
-        metrics = {
-            "concordance": harrell(cells).value,
-            "concordance_uno": uno(cells).value,
-            "auc_horizon": float(dynamic_auc(cells, at)[0][0]),
-        }
+        self._newest = None
+        cells, survival = self.count(arrays).cells, None
         if self.config.training.loss == HAZARD:
             self.model.load(arrays)
-            baseline = self.model.parameters[-len(cells) :].double().cpu()
-            survival = survive(torch.from_numpy(centres(RISK_EDGES)), baseline)[:, at].numpy()
-            metrics["brier_horizon"] = float(brier_scores(cells, survival, at).model[0])
-        return {name: value for name, value in metrics.items() if np.isfinite(value)} | self.nonzeros(arrays)
+            baseline = baseline_of(self.model, self.config)[: len(cells)]
+            survival = survive(torch.from_numpy(centres(RISK_EDGES)), baseline)[:, self.horizon].numpy()
+        return measure_cells(cells, self.horizon, survival) | self.nonzeros(arrays)

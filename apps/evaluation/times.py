@@ -10,14 +10,13 @@ from apps.evaluation.networks import NetworkEvaluator
 from apps.run_config.algorithm import RunConfig
 from payloads.record import FloatArray
 from problems.data import Preprocessing, Samples
+from problems.data.times import count_intervals
 from problems.models import FlatModel
 from problems.objectives.hazard import HAZARD, encode, hazard_loss, survive
 from problems.site import as_tensor
-from problems.survival.brier import brier_scores
-from problems.survival.concordance import harrell, uno
-from problems.survival.dynamic_auc import dynamic_auc
-
-MOST_BINS = 4096
+from problems.survival.intervals import measure_cells
+from problems.survival.paired import bin_rows
+from problems.survival.summary import CountedRows
 
 
 def find_horizon(table: Preprocessing, horizon: float) -> int:
@@ -31,6 +30,16 @@ def find_horizon(table: Preprocessing, horizon: float) -> int:
     return int(np.searchsorted(borders, horizon)) if horizon else len(borders) // 2
 
 
+def baseline_of(model: FlatModel, config: RunConfig) -> Float[torch.Tensor, "k"]:
+    """Return the baselines of hazards of a model. Tied quantiles make fewer intervals than the model has baselines.
+
+    Args:
+        model: The model, whose parameters end with the baselines.
+        config: The run config.
+    """
+    return model.parameters[-count_intervals(config.data) :].double().cpu()
+
+
 def count_cells(
     samples: Samples, scores: Float[np.ndarray, "n"]
 ) -> tuple[Int64[np.ndarray, "grid 2 bins"], Int64[np.ndarray, "n"]]:
@@ -38,17 +47,10 @@ def count_cells(
 
     Args:
         samples: The rows.
-        scores: Their scores. Each different score is a bin, up to 4,096 bins; else bins have nearly equal numbers of
-            rows.
+        scores: Their scores, see `problems.survival.paired.bin_rows`.
     """
     assert samples.periods is not None
-    values, bins = np.unique(scores, return_inverse=True)
-    if len(values) > MOST_BINS:
-        edges = np.unique(np.quantile(scores, np.arange(1, MOST_BINS) / MOST_BINS))
-        bins = np.searchsorted(edges, scores, "right")
-    cells = np.zeros((samples.periods.num_intervals, 2, int(bins.max(initial=0)) + 1), dtype=np.int64)
-    np.add.at(cells, (samples.periods.exits, samples.labels.astype(np.int64), bins), 1)
-    return cells, bins
+    return bin_rows(samples.periods.exits, samples.labels, scores, samples.periods.num_intervals)
 
 
 class TimeEvaluator(NetworkEvaluator):
@@ -68,26 +70,55 @@ class TimeEvaluator(NetworkEvaluator):
         super().__init__(config, model)
         assert test.periods is not None
         self.features = as_tensor(test.features, model.dtype, model.device)
+        self.borders = table.time_borders
         self.rows, self.horizon = test, find_horizon(table, config.evaluation.horizon)
         self.codes = encode(torch.tensor(test.labels, dtype=torch.float64), test.periods)
 
-    def __call__(self, arrays: Sequence[FloatArray]) -> dict[str, float]:
+    def count(self, arrays: Sequence[FloatArray]) -> CountedRows:
+        """Count the rows under a model, for its survival curves.
+
+        Args:
+            arrays: The model.
+        """
+        scores, periods, labels = self.predict(arrays).numpy(), self.rows.periods, self.rows.labels.astype(np.int64)
+        assert periods is not None
+        cells, bins = count_cells(self.rows, scores)
+        sizes = cells.sum(axis=(0, 1))
+        means = np.bincount(bins, scores, len(sizes)) / np.maximum(sizes, 1)
+        entries, sites = None, None
+        if periods.entries.any():
+            entries = np.zeros(cells[:, 0].shape, np.int64)
+            np.add.at(entries, (periods.entries, bins), 1)
+        if self.rows.sites is not None:
+            sites = {int(site): np.zeros(cells.shape[:2], np.int64) for site in np.unique(self.rows.sites) if site >= 0}
+            for site, counts in sites.items():
+                own = self.rows.sites == site
+                np.add.at(counts, (periods.exits[own], labels[own]), 1)
+        return CountedRows(cells, means, entries, None if entries is not None else sites)
+
+    def predict(self, arrays: Sequence[FloatArray]) -> torch.Tensor:
+        """Return the rows' scores under a model (n,), in double precision.
+
+        Args:
+            arrays: The model.
+
+        Raises:
+            ValueError: A score is not finite.
+        """
         self.model.load(arrays)
         predicted = self.model.predict(self.features).double().cpu()
         if not torch.isfinite(predicted).all():
             raise self.explain_divergence()
+        return predicted
+
+    def __call__(self, arrays: Sequence[FloatArray]) -> dict[str, float]:
+        predicted = self.predict(arrays)
         cells, bins = count_cells(self.rows, predicted.numpy())
-        at = np.array([self.horizon])
-        metrics = {
-            "concordance": harrell(cells).value,
-            "concordance_uno": uno(cells).value,
-            "auc_horizon": float(dynamic_auc(cells, at)[0][0]),
-        }
-        if self.config.training.loss == HAZARD:
-            baseline = self.model.parameters[-len(cells) :].double().cpu()
-            survival = survive(predicted, baseline)[:, at].numpy()
-            sizes = np.bincount(bins, minlength=cells.shape[2])
-            means = np.bincount(bins, survival[:, 0], cells.shape[2]) / np.maximum(sizes, 1)
-            metrics["brier_horizon"] = float(brier_scores(cells, means[:, None], at).model[0])
-            metrics["loss"] = float(hazard_loss(predicted, self.codes, baseline).mean())
-        return {name: value for name, value in metrics.items() if np.isfinite(value)} | self.nonzeros(arrays)
+        if self.config.training.loss != HAZARD:
+            return measure_cells(cells, self.horizon, None) | self.nonzeros(arrays)
+        baseline = baseline_of(self.model, self.config)[: len(cells)]
+        survival = survive(predicted, baseline)[:, self.horizon].numpy()
+        sizes = np.bincount(bins, minlength=cells.shape[2])
+        means = np.bincount(bins, survival, cells.shape[2]) / np.maximum(sizes, 1)
+        loss = float(hazard_loss(predicted, self.codes, baseline).mean())
+        return measure_cells(cells, self.horizon, means) | {"loss": loss} | self.nonzeros(arrays)

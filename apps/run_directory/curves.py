@@ -25,6 +25,12 @@ RANKING = {
     "pauc_fpr30": "partial AUC, FPR up to 0.3",
     "average_precision": "average precision",
 }
+# the metrics of rows with times, of which larger values are better
+CONCORDANCES = {
+    "concordance": "concordance",
+    "concordance_uno": "concordance (Uno)",
+    "auc_horizon": "AUC until the horizon",
+}
 # the errors of a run whose labels are numbers
 ERRORS = {"rmse": "root mean squared error", "mae": "mean absolute error"}
 # the largest number of sites with separate curves
@@ -63,8 +69,12 @@ def draw_curves(
         selected: The round of the selected model, which is marked. None: no selected model.
     """
     figure, left, right = _panels((3, 2))
-    ranks = any(add_suffix(AUC, view) in line for line in lines)
-    for metric, label in (RANKING if ranks else ERRORS).items():
+    shown = next(
+        (each for each in (RANKING, CONCORDANCES) if any(add_suffix(next(iter(each)), view) in line for line in lines)),
+        ERRORS,
+    )
+    ranks = shown is not ERRORS
+    for metric, label in shown.items():
         name = add_suffix(metric, view)
         points = [(line["round"], line[name]) for line in lines if name in line]
         if points:

@@ -15,7 +15,7 @@ from jaxtyping import Bool, Float, Int64
 from torch import Tensor
 from torch.nn import functional
 
-from problems.data.times import Periods
+from problems.data.times import MOST_INTERVALS, Periods
 
 HAZARD, COX = "hazard", "cox"
 TIME_LOSSES = (HAZARD, COX)
@@ -25,37 +25,36 @@ START = -3.0
 
 
 def encode(labels: Float[Tensor, "n"], periods: Periods) -> Float[Tensor, "n"]:
-    """Return entry, exit and event of each row as one whole number, 2 (K entry + exit) + event.
+    """Return entry, exit and event of each row as one whole number, 2 (200 entry + exit) + event.
 
-    It is exact in float32 for K up to 200. A batch then has one number for each row, like with other losses.
+    It is exact in float32. A batch then has one number for each row, like with other losses.
 
     Args:
         labels: 1 for rows with an event.
         periods: The rows' intervals.
     """
-    places = torch.from_numpy(periods.entries * periods.num_intervals + periods.exits).to(labels)
+    places = torch.from_numpy(periods.entries * MOST_INTERVALS + periods.exits).to(labels)
     return 2 * places + labels
 
 
 def decode(
-    codes: Float[Tensor, "*stack n"], intervals: int
+    codes: Float[Tensor, "*stack n"],
 ) -> tuple[Int64[Tensor, "*stack n"], Int64[Tensor, "*stack n"], Float[Tensor, "*stack n"]]:
     """Return entry, exit and event of each row.
 
     Args:
         codes: The result of `encode`.
-        intervals: K.
     """
     whole = codes.long()
     places = whole // 2
-    return places // intervals, places % intervals, (whole % 2).to(codes.dtype)
+    return places // MOST_INTERVALS, places % MOST_INTERVALS, (whole % 2).to(codes.dtype)
 
 
 def _at_risk(
     codes: Float[Tensor, "*stack n"], intervals: int
 ) -> tuple[Bool[Tensor, "*stack n k"], Float[Tensor, "*stack n k"]]:
     """Return in which intervals each row is at risk, and in which it has an event."""
-    entries, exits, events = decode(codes, intervals)
+    entries, exits, events = decode(codes)
     steps = torch.arange(intervals, device=codes.device)
     last = steps == exits[..., None]
     return (steps >= entries[..., None]) & (steps <= exits[..., None]), last * events[..., None]

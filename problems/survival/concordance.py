@@ -75,24 +75,37 @@ def harrell_interval(cells: Int64[np.ndarray, "grid 2 bins"]) -> tuple[float, fl
     Returns:
         The ends. nan with fewer than `FEWEST_EVENTS` events, or if the concordance is 0 or 1.
     """
-    value, events = harrell(cells).value, cells[:, 1]
-    count = int(events.sum())
+    value, derivative = derive_harrell(cells)
+    count = int(cells[:, 1].sum())
     if count < FEWEST_EVENTS or not 0 < value < 1:
         return float("nan"), float("nan")
+    deviation = np.sqrt(float((cells * derivative**2).sum()) * count / (count - 1))
+    reach = stdtrit(count - 1, 0.975) * deviation / (value * (1 - value))
+    low, high = expit(logit(value) + np.array([-reach, reach])).tolist()
+    return low, high
+
+
+def derive_harrell(cells: Int64[np.ndarray, "grid 2 bins"]) -> tuple[float, Float64[np.ndarray, "grid 2 bins"]]:
+    """Return Harrell's concordance, and its derivative with respect to the weight of a row of each cell.
+
+    Without comparable pairs the concordance is nan, and the derivatives are 0.
+
+    Args:
+        cells: The counts of rows.
+    """
+    value, events = harrell(cells).value, cells[:, 1]
+    derivative = np.zeros(cells.shape)
+    if np.isnan(value):
+        return value, derivative
     later = _count_later(cells)
     as_first = np.cumsum(later, axis=1) - later / 2 - value * later.sum(axis=1, keepdims=True)
     # a row is compared with the events before it, and a censored row also with the events at the same time
     reached = np.cumsum(events, axis=0)
-    squares = 0.0
     for label, earlier in ((0, reached), (1, reached - events)):
         as_second = np.cumsum(earlier[:, ::-1], axis=1)[:, ::-1] - earlier / 2
-        derivative = as_second - value * earlier.sum(axis=1, keepdims=True) + label * as_first
-        squares += float((cells[:, label] * derivative**2).sum())
+        derivative[:, label] = as_second - value * earlier.sum(axis=1, keepdims=True) + label * as_first
     pairs = float(events.sum(axis=1) @ later.sum(axis=1, dtype=np.float64))
-    deviation = np.sqrt(squares * count / (count - 1)) / pairs
-    reach = stdtrit(count - 1, 0.975) * deviation / (value * (1 - value))
-    low, high = expit(logit(value) + np.array([-reach, reach])).tolist()
-    return low, high
+    return value, derivative / pairs
 
 
 def _count_later(cells: Int64[np.ndarray, "grid 2 bins"]) -> Int64[np.ndarray, "grid bins"]:

@@ -43,8 +43,25 @@ def split_by_risk(cells: Int64[np.ndarray, "grid 2 bins"], groups: int) -> Int64
     return np.moveaxis(_sum_groups(cells, _find_borders(cells, groups)), -1, 0)
 
 
+def split_entries(
+    cells: Int64[np.ndarray, "grid 2 bins"], entries: Int64[np.ndarray, "grid bins"], groups: int
+) -> Int64[np.ndarray, "{groups} grid"]:
+    """Sum the entries over the groups of `split_by_risk`: an argument of `kaplan_meier`.
+
+    Args:
+        cells: The counts of rows.
+        entries: The number of rows that come under observation at each grid time, by bin.
+        groups: The number of groups.
+    """
+    return np.moveaxis(_sum_groups(entries, _find_borders(cells, groups)), -1, 0)
+
+
 def calibrate_risk(
-    cells: Int64[np.ndarray, "grid 2 bins"], survival: Float64[np.ndarray, "bins"], horizon: int, groups: int
+    cells: Int64[np.ndarray, "grid 2 bins"],
+    survival: Float64[np.ndarray, "bins"],
+    horizon: int,
+    groups: int,
+    entries: Int64[np.ndarray, "grid bins"] | None = None,
 ) -> RiskCalibration:
     """Compare predicted with observed risk at a horizon, in groups of `split_by_risk`.
 
@@ -53,10 +70,13 @@ def calibrate_risk(
         survival: The predicted survival of each bin's rows at the horizon.
         horizon: A grid time.
         groups: The number of groups.
+        entries: As in `split_entries`. None: all rows enter at grid time 0.
     """
     rows, borders = cells.sum(axis=(0, 1)), _find_borders(cells, groups)
     size, risk = _sum_groups(rows, borders), _sum_groups(rows * (1 - survival), borders)
-    curve = kaplan_meier(split_by_risk(cells, groups))
+    curve = kaplan_meier(
+        split_by_risk(cells, groups), None if entries is None else split_entries(cells, entries, groups)
+    )
     predicted = np.divide(risk, size, out=np.full(groups, np.nan), where=size > 0)
     observed, low, high = (1 - each[:, horizon] for each in (curve.survival, curve.high, curve.low))
     return RiskCalibration(size, predicted, observed, low, high)

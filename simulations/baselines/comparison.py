@@ -9,7 +9,7 @@ from pathlib import Path
 
 import numpy as np
 
-from apps.evaluation.metric_names import better
+from apps.evaluation.metric_names import OF_TIMES, better
 from apps.run_directory.artifacts import MATPLOTLIB
 from problems.delong import PairedDifference
 from problems.errors import importable
@@ -31,14 +31,15 @@ class Result:
     Attributes:
         name: The name of the run or of the reference.
         rows: The number of training rows.
-        positives: The number of positives among the training rows.
+        positives: The number of positives among the training rows; with times, of rows with an event.
         metrics: The model's metrics. Empty if no model could be trained.
         reason: Why no model could be trained, or "".
         curve: The run's main metric by round. A reference's rounds are converted to rounds of the federated run.
         samples: The number of samples that the training processed. None: a solver found the optimum.
         penalty: The factor of the L2 penalty, as ``weight-decay`` sets it. None: there is no model.
         trained: The training procedure, as text for people.
-        difference: The federated run's AUC minus this reference's AUC, with the paired interval. None: not measured.
+        difference: The federated run's AUC, or concordance, minus this reference's, with the paired interval. None: not
+            measured.
     """
 
     name: str
@@ -95,14 +96,15 @@ class Baselines:
             [
                 *(result.name, result.rows, result.positives),
                 "optimum" if result.metrics and result.samples is None else result.samples,
-                None if result.penalty is None else f"{result.penalty:.2g}",
+                None if result.penalty is None else f"{result.penalty:{'.2g' if result.penalty < 10 else 'g'}}",
                 *(metric_cell(result.metrics.get(name)) for name in names),
                 *_difference_cells(result.difference),
                 result.standing or None,
             ]
             for result in self.results
         ]
-        columns = ["trained", "rows", "positives", "samples", "penalty", *names]
+        counted = "events" if self.metric.startswith(OF_TIMES) else "positives"
+        columns = ["trained", "rows", counted, "samples", "penalty", *names]
         columns += [f"federated {self.metric} minus reference", "95 % interval", "federated is"]
         table = Table(f"evaluated on {self.where}", columns, cells).text()
         failed = [f"{result.name}: {result.reason}" for result in self.results if result.reason]

@@ -10,6 +10,7 @@ from numpy.typing import NDArray
 
 from apps.config import ConfigError, DataSettings, EvaluationSettings, RunConfig, Scalar, flatten
 from payloads.settings import TrainingSettings, kebab
+from problems.data.spec import TIMED
 from simulations.baselines.rows import Rows
 
 # The key ``dataset`` of a reference's config. The rows exist in memory, and only while the reference is trained.
@@ -71,12 +72,16 @@ def reference_config(config: RunConfig, folder: Path) -> dict[str, Scalar]:
     flat |= {"dataset": LOADER, "data-dir": str(folder.resolve()), "resume": False, "checkpoint-every": 0}
     flat |= {"pictures": False, "tracking-uri": "", "fraction-train": 1.0, "min-train-nodes": 0.5}
     flat |= {"privacy.secure-sum": False, "privacy.epsilon": 0.0}
+    if config.data.has_times:
+        flat |= {"time-column": config.data.time_column or "time", "horizon": config.evaluation.horizon}
+        borders = config.data.time_borders or TIMED.get(config.data.dataset, "")
+        flat |= {"dataset": "csv", "time-borders": borders}
     noise = ("fedx.pool-epsilon", "fedx.prediction-noise")
     return flat | {key: 0.0 for key in noise if key in flat}
 
 
 def minimise_cross_entropy(flat: Mapping[str, Scalar]) -> dict[str, Scalar]:
-    """Return a flat config with the strategy ``local-sgd``: plain SGD steps on the cross-entropy.
+    """Return a flat config with ``local-sgd``: plain SGD steps on the cross-entropy or, with times, on hazards.
 
     Args:
         flat: The flat config of a reference.

@@ -20,8 +20,11 @@ from problems.data import FederatedData, Preprocessing, SampleFormat, Samples
 from problems.data.disturb import validation_split
 from problems.data.mapped import concatenate
 from problems.data.samples import as_float32
+from problems.data.times import Periods
 from problems.least_cell import is_small
 from problems.randomness import seed_sequence
+from problems.survival.concordance import harrell
+from problems.survival.paired import bin_rows
 from strategies.rounds.schema import agree
 
 # The share of the training rows that is held out to choose between candidates if the run has no validation rows.
@@ -55,11 +58,12 @@ class Rows:
             site: The site's number, which selects the random draw.
 
         Returns:
-            The rows. None if a class would be absent from the training or the validation rows.
+            The rows. None if a class would be absent from the training or the validation rows. With times: if one of
+            them would have no event, or no comparable rows.
         """
         indices = validation_split(self.train.labels, np.arange(len(self.train)), HELD_OUT, seed, site)
-        parts = [Samples(self.train.features[part], self.train.labels[part]) for part in indices]
-        if not all(has_both_classes(part) for part in parts):
+        parts = [_take(self.train, part) for part in indices]
+        if not all(has_outcomes(part) for part in parts):
             return None
         return Rows(parts[0], self.test, parts[1])
 
@@ -140,22 +144,25 @@ def gather(
             validation = [_open_rows(site.held_out, site.least_cell) for site in sites]
         shares = [rows for rows in validation if rows is not None]
         everyone = _concatenate(shares) if shares else None
-    test = Samples(as_float32(test.features), test.labels)
+    test = Samples(as_float32(test.features), test.labels, periods=test.periods)
     pooled = Rows(_join(sites), test, everyone)
     alone = [
-        Rows(_join([site]), test, own if own is not None and has_both_classes(own) else None)
+        Rows(_join([site]), test, own if own is not None and has_outcomes(own) else None)
         for site, own in zip(sites, validation, strict=True)
     ]
     return Gathered(pooled, alone, columns, sample_format)
 
 
-def has_both_classes(rows: Samples) -> bool:
-    """Return whether both classes occur among some rows.
+def has_outcomes(rows: Samples) -> bool:
+    """Return whether both classes occur among some rows; with times, whether some rows determine a concordance.
 
     Args:
         rows: The rows.
     """
-    return bool(len(rows.positives) and len(rows.negatives))
+    if rows.periods is None:
+        return bool(len(rows.positives) and len(rows.negatives))
+    cells, _ = bin_rows(rows.periods.exits, rows.labels, np.zeros(len(rows)), rows.periods.num_intervals)
+    return bool(np.isfinite(harrell(cells).value))
 
 
 def fold_seed(seed: int, site: int) -> int:
@@ -178,15 +185,28 @@ def _open_rows(held: Site | None, least_cell: int) -> Samples | None:
 
 
 def _take(rows: Samples, chosen: np.ndarray) -> Samples:
-    return Samples(rows.features[chosen], rows.labels[chosen])
+    return Samples(
+        rows.features[chosen], rows.labels[chosen], periods=None if rows.periods is None else rows.periods[chosen]
+    )
 
 
 def _join(sites: Sequence[Site]) -> Samples:
     """Return the rows of some sites, one site after another."""
     features, labels = zip(*((site.features.cpu().numpy(), site.labels.cpu().numpy()) for site in sites), strict=True)
-    return Samples(concatenate(features, np.float32), np.concatenate(labels).astype(np.int8))
+    periods = _chain([site.periods for site in sites])
+    return Samples(concatenate(features, np.float32), np.concatenate(labels).astype(np.int8), periods=periods)
 
 
 def _concatenate(parts: Sequence[Samples]) -> Samples:
     features = concatenate([part.features for part in parts])
-    return Samples(features, np.concatenate([part.labels for part in parts]))
+    periods = _chain([part.periods for part in parts])
+    return Samples(features, np.concatenate([part.labels for part in parts]), periods=periods)
+
+
+def _chain(parts: Sequence[Periods | None]) -> Periods | None:
+    """Return the intervals of several groups of rows. None: the rows have no times."""
+    known = [part for part in parts if part is not None]
+    if not known:
+        return None
+    exits, entries = (np.concatenate([getattr(part, name) for part in known]) for name in ("exits", "entries"))
+    return Periods(exits, entries, known[0].num_intervals)

@@ -13,6 +13,7 @@ from apps.run_directory.curves import rows_in_words
 from payloads.site_names import label_site
 from problems.data import UNLABELLED
 from simulations.baselines.comparison import FEDERATED, POOLED, Baselines, Result
+from simulations.baselines.measuring import concordance_interval
 from simulations.baselines.rows import Rows, gather
 from simulations.baselines.trainer import Trainer
 from simulations.results.records import read_run
@@ -69,7 +70,8 @@ def train_baselines(
     shutil.rmtree(out / "baselines", ignore_errors=True)  # from an earlier part of a resumed run
     trainer = Trainer.of(config, run, gathered, out / "baselines")
     federated = trainer.describe(FEDERATED, gathered.pooled, run, trainer.per_round * run.facts["rounds"])
-    federated = replace(federated, penalty=config.training.weight_decay, trained="the run")
+    penalty = federated.penalty if trainer.is_cox else config.training.weight_decay
+    federated = replace(federated, penalty=penalty, trained="the run")
 
     def train(name: str, folder: str, rows: Rows, site: int | None) -> Result:
         result = trainer.train(name, folder, rows, site)
@@ -84,6 +86,8 @@ def train_baselines(
     where = "the test rows" if tested else rows_in_words(run.config)
     measured = run.result.get("all", {}).get(trainer.metric)
     interval = (measured[1], measured[2]) if measured else None
+    if config.data.has_times and trainer.scores is not None:
+        interval = concordance_interval(gathered.pooled.test, trainer.scores)
     baselines = Baselines(trainer.metric, where, federated, pooled, alone, trainer.notes(), interval)
     baselines.save(out, picture=config.run.pictures)
     return baselines

@@ -1,7 +1,8 @@
 """Training of the references of a finished run: a model of all rows pooled, and a model of each site's rows.
 
 If the run trains a linear model on cross-entropy, a reference is a logistic regression at its optimum. The penalty is
-chosen by cross-validation on the reference's own training rows.
+chosen by cross-validation on the reference's own training rows. If the run fits a Cox model, a reference is a Cox model
+at its optimum, and ``newton.ridge`` of a site alone is chosen on held-out rows.
 
 Otherwise a reference is a run with one client, which has all of the reference's rows. The loss, the model, the initial
 weights and the batch sizes are the run's. A reference processes as many samples as all clients of the run together. For
@@ -24,7 +25,6 @@ from pathlib import Path
 
 import numpy as np
 from numpy.typing import NDArray
-from safetensors.torch import load_file
 
 from apps.config import RunConfig, Scalar, parse_run_config
 from apps.evaluation.metric_names import LOWER, better
@@ -34,13 +34,14 @@ from apps.sites import resources
 from clients.base import MethodClient
 from problems.data import Samples
 from problems.data.doubts import silence
-from problems.delong import paired_difference
 from problems.intervals import AUC
 from problems.metrics import binary_metrics
 from problems.objectives.classification import CROSS_ENTROPY
+from problems.objectives.hazard import COX
 from simulations.arguments import add_directory
 from simulations.baselines.comparison import FEDERATED, Result
 from simulations.baselines.configs import fit_batches, minimise_cross_entropy, reference_config, samples_per_round
+from simulations.baselines.measuring import compare_scores, measure_times, score_rows
 from simulations.baselines.rows import HELD_OUT, Gathered, Rows, fold_seed
 from simulations.engines.launch import run_federation, run_reference
 from simulations.references.penalised import FOLDS, fit_penalised
@@ -49,6 +50,7 @@ from simulations.results.records import RunRecord, read_run
 
 LOGISTIC_REGRESSION = "logistic-regression"  # the name of this reference in result.json
 DECAYS = (0.0, 1e-3, 1e-2, 1e-1)  # the penalties to try for a site alone
+RIDGES = (0.0, 1.0, 10.0, 100.0)  # the values of newton.ridge to try for a site alone
 MAX_PASSES = 50  # the limit of the samples that a site alone processes, in multiples of its rows
 LINEAR = {"linear": True, "linear-no-intercept": False}  # by model, whether it has an intercept
 
@@ -60,6 +62,10 @@ _OPTIMUM = (
 _TRAINED = (
     "references: trained like the run, on as many samples as all clients of the run together; a site alone on at most "
     "{passes} times its rows, or on its own share of the run's samples if this share is larger"
+)
+_COX = (
+    "references: Cox models at their optimum, without strata; the ridge of a site alone is chosen on a fifth of its "
+    "training rows, and raised until all its training rows determine a model"
 )
 _PENALTY = "penalty: the reference of all rows has the run's penalty; the penalty of a site alone is chosen on {held}"
 _SELECTED = "selection: the best round by {metric} on validation rows, for the run and the references"
@@ -102,7 +108,7 @@ class Trainer:
         answered = [line["clients_answered"] for line in run.lines if line["round"]]
         share = float(np.mean(answered)) / len(gathered.alone) if answered else 1.0
         per_round = share * sum(samples_per_round(config, rows) for rows in gathered.alone)
-        scores = _score(run, gathered.pooled.test)
+        scores = score_rows(run, gathered.pooled.test)
         tested = "test_metrics" in run.result
         return cls(config, gathered, folder, next(iter(run.metrics)), tested, round(per_round), scores)
 
@@ -113,6 +119,11 @@ class Trainer:
         return linear and self.config.training.loss == CROSS_ENTROPY and self.config.algorithm.table != "composite"
 
     @property
+    def is_cox(self) -> bool:
+        """Whether the references are Cox models at their optimum."""
+        return self.config.training.loss == COX
+
+    @property
     def select_by(self) -> str:
         """The metric that selects the run's round, or ""."""
         return self.config.evaluation.select_by
@@ -121,6 +132,8 @@ class Trainer:
         """Sentences about the references' samples, penalties and selection."""
         if self.solved:
             return [_OPTIMUM]
+        if self.is_cox:
+            return [_COX]
         held = "a fifth of its training rows; the site then trains on all its training rows"
         if self.select_by:
             held = (
@@ -146,7 +159,9 @@ class Trainer:
             The result. If the reference cannot be trained, the result has no metrics, but a reason.
         """
         negatives, positives = rows.counts
-        if not (negatives and positives):
+        if self.config.data.has_times and not positives:
+            return Result(name, len(rows.train), 0, {}, f"no event in {len(rows.train):,} rows")
+        if not (negatives and positives) and not self.config.data.has_times:
             reason = f"one class only, {positives:,} positives and {negatives:,} negatives"
             return Result(name, len(rows.train), positives, {}, reason)
         try:
@@ -170,17 +185,17 @@ class Trainer:
             every: The number of the reference's rounds that correspond to a round of the federated run.
         """
         last, metrics = run.selected or run.facts["rounds"], run.metrics
-        if name == FEDERATED and self.scores is not None and AUC in metrics:
+        if name == FEDERATED and self.scores is not None:
             # sites with their own files count scores in bins; the references are measured on the rows themselves
-            metrics = metrics | binary_metrics(rows.test.labels, self.scores)
+            metrics = metrics | self._measure(run, rows.test)
         curve = {last: metrics[self.metric]} if self.tested else run.curve(self.metric)
         if samples is None:
             curve = dict.fromkeys((0, self.config.training.num_server_rounds), metrics[self.metric])
         difference = None
-        if name != FEDERATED and self.scores is not None and (scores := _score(run, rows.test)) is not None:
-            difference = paired_difference(rows.test.labels, self.scores, scores)
+        if name != FEDERATED and self.scores is not None and (scores := score_rows(run, rows.test)) is not None:
+            difference = compare_scores(rows.test, self.scores, scores)
         curve = {math.ceil(server_round / every): value for server_round, value in curve.items()}
-        penalty = float(run.config.get("weight-decay", 0.0))
+        penalty = float(run.config.get("newton.ridge" if self.is_cox else "weight-decay", 0.0))
         return Result(
             name,
             len(rows.train),
@@ -191,6 +206,12 @@ class Trainer:
             penalty=penalty,
             difference=difference,
         )
+
+    def _measure(self, run: RunRecord, test: Samples) -> dict[str, float]:
+        """Return the metrics of the federated run's scores of the rows that evaluate the references."""
+        if test.periods is not None and self.gathered.columns is not None:
+            return measure_times(run, test, self.gathered.columns)
+        return binary_metrics(test.labels, self.scores) if AUC in run.metrics and self.scores is not None else {}
 
     def _solve(self, name: str, folder: Path, rows: Rows, site: int | None) -> Result:
         """Fit a logistic regression, and write its run directory."""
@@ -224,20 +245,29 @@ class Trainer:
             held = rows if own else rows.hold_out(self.config.training.seed, site or 0)
             if held is None:
                 trained = ", without a choice of penalty and round, since a class has too few rows"
+            elif self.is_cox:
+                best = self._best_ridge(candidates, held)
             else:
                 best, run = self._best(candidates, held)
-        if run is not None and self.select_by and own:
+        if self.is_cox:
+            best = self._fit_cox(candidates[candidates.index(best) :], folder, rows)
+        elif run is not None and self.select_by and own:
             run.path.rename(folder)
         else:
             # a round that was selected on held-out training rows becomes the last round of training on all rows
             self._train(best, folder, rows, run.selected if run is not None and self.select_by else None)
         chosen = read_run(folder)
-        samples = chosen.facts["rounds"] * samples_per_round(parse_run_config(best), rows)
+        samples = None
+        if not self.is_cox:
+            samples = chosen.facts["rounds"] * samples_per_round(parse_run_config(best), rows)
         result = self.describe(name, rows, chosen, samples, self._factor(rows, site is not None))
         return replace(result, trained=f"strategy {best['strategy']}{trained}")
 
     def _candidates(self, base: dict[str, Scalar]) -> list[dict[str, Scalar]]:
         """Return the configs from which the config of a site alone is chosen."""
+        if self.is_cox:
+            ridge = self.config.family.ridge  # type: ignore[attr-defined]
+            return [{**base, "newton.ridge": value} for value in sorted({*RIDGES, ridge})]
         client = self.config.algorithm.client
         adjusts = issubclass(client, MethodClient) and client.method.adjusts
         if not adjusts and (resources.is_problem(self.config) or self.select_by.startswith(LOWER)):
@@ -245,6 +275,25 @@ class Trainer:
         plain = base if adjusts else minimise_cross_entropy(base)
         decays = sorted({*DECAYS, self.config.training.weight_decay} if adjusts else DECAYS)
         return [*([] if adjusts else [base]), *({**plain, "weight-decay": decay} for decay in decays)]
+
+    def _best_ridge(self, candidates: Sequence[dict[str, Scalar]], held: Rows) -> dict[str, Scalar]:
+        """Return the best candidate. If the rows that are left do not determine any model: the first candidate."""
+        try:
+            return self._best(candidates, held)[0]
+        except RunFailedError:
+            return candidates[0]
+
+    def _fit_cox(self, candidates: Sequence[dict[str, Scalar]], folder: Path, rows: Rows) -> dict[str, Scalar]:
+        """Fit the first candidate that the rows determine, and return it."""
+        for flat in candidates[:-1]:
+            try:
+                self._train(flat, folder, rows)
+            except (*EXPECTED, RunFailedError):
+                shutil.rmtree(folder, ignore_errors=True)
+            else:
+                return flat
+        self._train(candidates[-1], folder, rows)
+        return candidates[-1]
 
     def _best(self, candidates: Sequence[dict[str, Scalar]], rows: Rows) -> tuple[dict[str, Scalar], RunRecord]:
         """Train each candidate. Return the config and the run of the best candidate on the validation rows."""
@@ -277,7 +326,7 @@ class Trainer:
         """
         training, evaluation = self.config.training, self.config.evaluation
         select = rounds is None and rows.validation is not None and bool(self.select_by)
-        factor = self._factor(rows, rows.train is not self.gathered.pooled.train)
+        factor = 1 if self.is_cox else self._factor(rows, rows.train is not self.gathered.pooled.train)
         flat = {
             **flat,
             "data-dir": str(folder.resolve()),
@@ -303,14 +352,3 @@ class Trainer:
             enough = MAX_PASSES * len(rows.train) / (own * self.config.training.num_server_rounds)
             factor = min(factor, max(1, math.ceil(enough)))
         return factor
-
-
-def _score(run: RunRecord, test: Samples) -> NDArray[np.float64] | None:
-    """Return the scores of rows by a run's final model. None: the model has no scores."""
-    config = parse_run_config(run.config)
-    if resources.is_problem(config):
-        return None
-    evaluator = ModelEvaluator(config, resources.new_model(config, test.shape), test)
-    file = run.path / ("model_best.safetensors" if "selected" in run.result else "model.safetensors")
-    scores: NDArray[np.float64] = evaluator.scores(evaluator.start_from(load_file(file)))[1].cpu().numpy()
-    return scores.astype(np.float64)

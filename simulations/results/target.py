@@ -98,25 +98,29 @@ def _absolute(target: Path) -> Path:
     return target.parent.resolve() / target.name
 
 
-def is_scores(content: bytes, columns: Sequence[str], maps: Sequence[Map] = (IDENTITY,)) -> bool:
+def is_scores(content: bytes, columns: Sequence[str], maps: Sequence[Map] = (IDENTITY,), derived: int = 1) -> bool:
     """Return whether a file is a table of scores with these columns.
 
-    One of the maps must give each score's probability or mean.
+    One of the maps must give each score's probability, mean or survival.
 
     Args:
         content: The file's bytes, possibly compressed by gzip.
-        columns: The names, among them "score", and after it "probability" or "mean".
-        maps: The maps from scores (n,) to probabilities or means (n,).
+        columns: The names, among them "score" or "risk_score", and after it the columns that follow from the score.
+        maps: The maps from scores (n,) to probabilities or means (n,), or to survival (n, derived).
+        derived: The number of columns that follow from the score.
     """
     try:
         text = (gzip.decompress(content) if content[:2] == b"\x1f\x8b" else content).decode()
         lines = csv.reader(io.StringIO(text, newline=""), strict=True)
         if next(lines, None) != list(columns):
             return False
-        places = [columns.index("score"), columns.index("score") + 1]
-        found = np.array([[float(line[place]) for place in places] for line in islice(lines, _ROWS)]).reshape(-1, 2)
-        return any(np.allclose(of(found[:, 0]), found[:, 1], rtol=_TOLERANCE, atol=_TOLERANCE) for of in maps)
-    except (OSError, EOFError, ValueError, IndexError, OverflowError, csv.Error):
+        start = next(place for place, name in enumerate(columns) if name in ("score", "risk_score"))
+        places = range(start, start + derived + 1)
+        cells = [[float(line[place]) for place in places] for line in islice(lines, _ROWS)]
+        found = np.array(cells).reshape(-1, derived + 1)
+        expected = (np.reshape(of(found[:, 0]), (len(found), derived)) for of in maps)
+        return any(np.allclose(each, found[:, 1:], rtol=_TOLERANCE, atol=_TOLERANCE) for each in expected)
+    except (OSError, EOFError, ValueError, IndexError, StopIteration, OverflowError, csv.Error):
         return False
 
 

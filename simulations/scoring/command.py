@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Literal
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
 
@@ -49,6 +49,13 @@ def predict(
             help="also write the column predicted, 0 or 1: a probability, score=x, run (by threshold-at) or youden",
         ),
     ] = "",
+    times: Annotated[
+        str,
+        typer.Option(
+            "--times",
+            help="write survival_t for each of these times, separated by commas; default: the run's horizon",
+        ),
+    ] = "",
     reasons: Annotated[
         int | None,
         typer.Option("--reasons", help="also write the columns that raise a score most, this number for each row"),
@@ -75,13 +82,17 @@ def predict(
     from simulations.scoring.model import load  # imported here, since scikit-learn takes a second to load
     from simulations.scoring.rows import score_file, write_scores
     from simulations.scoring.scorecard import PointsScale, Scorecard
+    from simulations.scoring.survival import default_times, describe_times, need_baseline, parse_times, survive
     from simulations.scoring.thresholds import Threshold
 
     trained = load(run, model, allow_unseen=allow_unseen)
-    if threshold and trained.numeric:
-        allowed, hint = "'', since the labels of this run are numbers", "remove --threshold"
+    if threshold and (trained.numeric or trained.timed):
+        kind = "rows of this run have times" if trained.timed else "the labels of this run are numbers"
+        allowed, hint = f"'', since {kind}", "remove --threshold"
         raise ConfigError("--threshold", got=repr(threshold), allowed=allowed, hint=hint)
     chosen = Threshold.parse(threshold, trained) if threshold else None
+    at = parse_times(times) if times else default_times(trained)
+    baseline = need_baseline(trained) if times else trained.baseline
     further, notes, scale = [], [], PointsScale(to_double, base_points, base_odds)
     if points:
         further.append(Scorecard.of(trained, scale, "--points").totals)
@@ -92,10 +103,18 @@ def predict(
         additive = AdditiveModel.of(trained, OPTION)
         further.append(partial(additive.reasons, number=reasons))
         notes.append(f"score = {additive.constant:.6f} + the contributions of all {len(additive.columns)} columns")
-    scores = score_file(trained, new, parse_names("--keep", keep), chosen, further)
+    scores = score_file(trained, new, parse_names("--keep", keep), chosen, further, at)
     content = f"probability of the positive label {join_labels(trained.sample_format.positive_labels)}"
     if trained.numeric:
         content = f"mean of column {trained.label_column!r}"
+    maps: list[Any] = [trained.means] if trained.numeric else [IDENTITY, trained.calibration]
+    if trained.timed:
+        content = "risk scores, larger for an earlier event"
+        maps = [partial(survive, baseline, times=at) if baseline is not None else lambda risk: risk[:0]]
+        if baseline is None:
+            notes.append("no survival, since the model estimates no baseline hazard")
+        elif between := describe_times(baseline, at):
+            notes.append(between)
     if chosen is not None:
         notes.insert(0, f"predicted is 1 at or above {chosen.words}")
     content = "; ".join([content, *notes])
@@ -103,7 +122,7 @@ def predict(
         typer.echo(f"{new}: {content}", err=True)
         typer.echo(scores.to_csv(index=False), nl=False)
     else:
-        write_scores(scores, out, new, (trained.means,) if trained.numeric else (IDENTITY, trained.calibration))
+        write_scores(scores, out, new, maps, len(at) if trained.timed else 1)
         model_name = f"model {trained.chosen!r} of run {trained.record.name}"
         typer.echo(f"{out}: {len(scores):,} scores by {model_name}, {content}")
 
@@ -164,14 +183,16 @@ def evaluate(
     from simulations.scoring.model import load
     from simulations.scoring.rows import evaluate_file
 
-    measured = evaluate_file(
-        load(run, model, allow_unseen=allow_unseen), new, resamples=resamples, confidence=confidence, seed=seed
-    )
+    trained = load(run, model, allow_unseen=allow_unseen)
+    measured = evaluate_file(trained, new, resamples=resamples, confidence=confidence, seed=seed)
     if as_json:
         print_json(measured)
         return
     about = f"model {measured.model!r} of run {measured.run} on {measured.rows:,} rows"
-    if measured.positives is not None:
+    if trained.timed:
+        about += f", {measured.positives:,} of them with an event ({join_labels(measured.positive_labels)})"
+        about += f"; horizon {trained.horizon:g}"
+    elif measured.positives is not None:
         about += f", {measured.positives:,} of them positive ({join_labels(measured.positive_labels)}); "
         about += f"accuracy from score {format_cell(measured.threshold)}"
     typer.echo(about)
@@ -182,7 +203,11 @@ def evaluate(
     percent = f"{100 * measured.confidence:g} %"
     typer.echo(table(["metric", "value", f"{percent} from", "to"], rows))
     line = f"intervals: percentiles over {measured.resamples:,} bootstrap resamples of the rows, seed {measured.seed}"
-    few = measured.positives is not None and few_rows(measured.rows - measured.positives, measured.positives)
+    few = (
+        measured.positives is not None
+        and not trained.timed
+        and few_rows(measured.rows - measured.positives, measured.positives)
+    )
     typer.echo(f"{line}; of auc DeLong's on the logit scale, since a class has few rows" if few else line)
 
 

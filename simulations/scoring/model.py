@@ -1,4 +1,4 @@
-"""The trained model of a finished run, as a scikit-learn classifier, or as a regressor if its labels are numbers.
+"""The trained model of a finished run, as a scikit-learn classifier, or as a regressor if labels are numbers or times.
 
 `load` reads the model from a run directory: ``load("runs/a").predict_proba(table)[:, 1]``.
 """
@@ -6,6 +6,7 @@
 from __future__ import annotations
 
 import logging
+from collections.abc import Sequence
 from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
@@ -18,11 +19,14 @@ from sklearn.metrics import accuracy_score, r2_score
 from sklearn.utils import RegressorTags
 
 from apps.config import ConfigError, parse_run_config
+from apps.evaluation.survival import read_baseline
+from apps.evaluation.times import find_horizon
 from problems.calibration import Calibration, read_calibration
 from problems.data import DataError, SampleFormat
 from problems.data.formats.uci import base_codes
 from problems.data.unseen import find_unseen
 from problems.objectives.number_losses import means
+from problems.survival.baseline import Baseline
 from simulations.results.records import RunRecord, read_run
 from simulations.scoring.run_files import (
     BEST,
@@ -30,9 +34,11 @@ from simulations.scoring.run_files import (
     PAGE,
     choose_file,
     read_config,
+    read_hazards,
     read_network,
     read_preprocessing,
 )
+from simulations.scoring.survival import need_baseline, survive
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -77,6 +83,7 @@ class TrainedModel(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
     """A fitted classifier that scores new rows: a run's network, and the preprocessing of its table.
 
     If the run's labels are numbers, it is a regressor: `predict` returns means, and `predict_proba` raises an error.
+    If rows have times to an event, `predict` returns risk scores, and `predict_survival` probabilities.
 
     If the run was trained on a table, rows are a pandas DataFrame with the raw columns. Otherwise rows are an array
     (n, \\*shape) of raw features, in which pixels are bytes or numbers in [0, 1]. `fit` raises an error.
@@ -87,8 +94,9 @@ class TrainedModel(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         allow_unseen: Whether to score rows even if the model has seen no value of some column in training.
 
     Attributes:
-        classes_: 0 and 1. Missing if the labels are numbers.
+        classes_: 0 and 1. Missing if the labels are numbers, or rows have times.
         numeric: Whether the labels are numbers.
+        timed: Whether rows have times to an event.
         record: The content of the run directory.
         config: The run config.
         file: The file of the weights.
@@ -102,6 +110,7 @@ class TrainedModel(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         sample_format: The form of the run's samples.
         preprocessing: The preprocessing of the run's table. None: the run was not trained on a table.
         network: The network, which maps features to scores.
+        baseline: The map from scores to survival, if rows have times. None: the scores have no probabilities.
 
     Raises:
         ConfigError, DataError, ModelError: See `load`.
@@ -114,8 +123,8 @@ class TrainedModel(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         path = Path(run).expanduser()
         self.record: RunRecord = read_run(path)
         self.config = read_config(self.record)
-        self.numeric = self.config.data.has_numbers
-        if not self.numeric:
+        self.numeric, self.timed = self.config.data.has_numbers, self.config.data.has_times
+        if not (self.numeric or self.timed):
             self.classes_ = np.array([0, 1])
         self.chosen, self.file = choose_file(path, model)
         self.sample_format = SampleFormat.from_json(self.record.result.get("samples"))
@@ -127,6 +136,11 @@ class TrainedModel(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         self.is_left = self.chosen == (BEST if "selected" in result else LAST)
         self.threshold = float(result["threshold"]["score"]) if self.is_left and "threshold" in result else 0.0
         self.calibration: Calibration = read_calibration(result.get("calibration") if self.is_left else None)
+        self.baseline: Baseline | None = None
+        if self.timed and self.preprocessing is not None:
+            of_last = result if self.server_round == result["rounds"] else {}  # the baseline of Cox is of this round
+            hazards = read_hazards(self.file)
+            self.baseline = read_baseline(self.config.training.loss, self.preprocessing.time_borders, hazards, of_last)
 
     def __getstate__(self) -> dict[str, Any]:
         state = dict(super().__getstate__())
@@ -139,7 +153,7 @@ class TrainedModel(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
 
     def __sklearn_tags__(self) -> Any:
         tags = super().__sklearn_tags__()
-        if self.numeric:
+        if self.numeric or self.timed:
             tags.estimator_type, tags.classifier_tags, tags.regressor_tags = "regressor", None, RegressorTags()
         return tags
 
@@ -158,8 +172,8 @@ class TrainedModel(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
             table: The rows, see the class.
 
         Returns:
-            The (n,) logits, in the number type of the run. A larger score means a more likely positive or, if labels
-            are numbers, a larger mean.
+            The (n,) logits, in the number type of the run. A larger score means a more likely positive, a larger mean
+            if labels are numbers, or an earlier event if rows have times.
 
         Raises:
             DataError: The rows do not have the form of the training rows. The message names the column.
@@ -206,11 +220,13 @@ class TrainedModel(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
             The (n, 2) probabilities of label 0 and label 1.
 
         Raises:
-            ConfigError: The labels are numbers.
+            ConfigError: The labels are numbers, or rows have times.
             DataError: See `decision_function`.
         """
-        if self.numeric:
+        if self.numeric or self.timed:
             got, hint = "a run with label-type 'number'", "use predict, which returns means"
+            if self.timed:
+                got, hint = "a run whose rows have times", "use predict_survival"
             raise ConfigError("predict_proba", got=got, allowed="a run whose labels are classes", hint=hint)
         return self.probabilities(self.decision_function(table))
 
@@ -220,26 +236,56 @@ class TrainedModel(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         return np.stack((1 - positive, positive), axis=1)
 
     def predict(self, table: pd.DataFrame | NDArray[Any]) -> NDArray[np.int64] | NDArray[np.float64]:
-        """Return 1 for scores of at least `threshold`, else 0. If the labels are numbers: their predicted means.
+        """Return 1 for scores of at least `threshold`, else 0.
+
+        If the labels are numbers: their predicted means. If rows have times: the risk scores.
 
         Args:
             table: The rows, see the class.
 
         Returns:
-            The (n,) labels 0 and 1, or means.
+            The (n,) labels 0 and 1, means, or risk scores.
 
         Raises:
             DataError: See `decision_function`.
         """
         scores = self.decision_function(table).astype(np.float64)
+        if self.timed:
+            return scores
         return self.means(scores) if self.numeric else (scores >= self.threshold).astype(np.int64)
+
+    def predict_survival(self, table: pd.DataFrame | NDArray[Any], times: Sequence[float]) -> NDArray[np.float64]:
+        """Return the probability that each row has no event until each time.
+
+        The survival changes at the borders of the run's intervals only: a time between two borders has the survival
+        until the first of them.
+
+        Args:
+            table: The rows, see the class.
+            times: The times (t,), in the unit of the run's ``time-column``.
+
+        Returns:
+            The (n, t) probabilities.
+
+        Raises:
+            ConfigError: Rows of the run have no times, or its scores have no probabilities.
+            DataError: A time is below 0, or after the last border. Or see `decision_function`.
+        """
+        return survive(need_baseline(self), self.decision_function(table).astype(np.float64), times)
 
     def means(self, scores: NDArray[Any]) -> NDArray[np.float64]:
         """Return the predicted means of the labels (n,) for scores (n,), if the labels are numbers."""
         return means(self.config.training.loss, scores.astype(np.float64))
 
     def score(self, table: Any, labels: Any, sample_weight: Any = None) -> float:
-        """Return the accuracy of `predict` or, if the labels are numbers, R^2; see scikit-learn."""
+        """Return the accuracy of `predict` or, if the labels are numbers, R^2; see scikit-learn.
+
+        Raises:
+            ConfigError: Rows have times, so labels alone are not enough.
+        """
+        if self.timed:
+            got, hint = "a run whose rows have times", "use the command evaluate, which measures the concordance"
+            raise ConfigError("score", got=got, allowed="a run without times", hint=hint)
         measure = r2_score if self.numeric else accuracy_score
         return float(measure(labels, self.predict(table), sample_weight=sample_weight))
 
@@ -273,6 +319,13 @@ class TrainedModel(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         for column in unseen:
             _log.warning("%s", column.describe(quote=True))
         return features
+
+    @property
+    def horizon(self) -> float:
+        """The border until which events are predicted, if rows have times: of ``horizon``, or the middle border."""
+        assert self.preprocessing is not None
+        borders = self.preprocessing.time_borders
+        return borders[min(find_horizon(self.preprocessing, self.config.evaluation.horizon), len(borders) - 1)]
 
     @property
     def label_column(self) -> str:

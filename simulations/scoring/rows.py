@@ -25,6 +25,7 @@ from problems.number_metrics import number_intervals
 from problems.objectives.number_losses import POISSON
 from simulations.results.target import Map, is_scores, write_output
 from simulations.scoring.model import MEAN, PREDICTED, PROBABILITY, SCORE, TrainedModel
+from simulations.scoring.survival import RISK, measure_times, name_column, need_baseline, survive
 from simulations.scoring.thresholds import Threshold
 
 if TYPE_CHECKING:
@@ -53,6 +54,7 @@ def score_file(
     keep: Sequence[str] = (),
     threshold: Threshold | None = None,
     further: Sequence[Further] = (),
+    times: Sequence[float] = (),
 ) -> pd.DataFrame:
     """Score the rows of a file or folder.
 
@@ -62,11 +64,13 @@ def score_file(
         keep: The columns of the table to copy.
         threshold: The threshold of the column ``predicted``. None: no such column.
         further: Functions that make further columns of scored rows.
+        times: The times of the columns of survival, if rows have times.
 
     Returns:
         A table with one row for each scored row, in the same order. Its columns are the copied columns, for images
         ``file``, and ``score`` and ``probability``, ``predicted`` with a threshold, and the further columns. If the
-        labels are numbers: ``score``, ``mean`` and the further columns.
+        labels are numbers: ``score``, ``mean`` and the further columns. If rows have times: ``risk_score``,
+        ``survival_t`` for each time, and the further columns.
 
     Raises:
         ConfigError: A function refuses the model.
@@ -80,6 +84,9 @@ def score_file(
     scores = model.scores_of(features, model.offsets(rows.features))
     if model.numeric:
         computed = {SCORE: scores, MEAN: model.means(scores)}
+    elif model.timed:
+        survival = survive(need_baseline(model), scores.astype(np.float64), times).T if times else ()
+        computed = {RISK: scores, **dict(zip(map(name_column, times), survival, strict=True))}
     else:
         likely = model.probabilities(scores)[:, 1]
         computed = {SCORE: scores, PROBABILITY: likely}
@@ -112,7 +119,9 @@ def _copy_columns(path: Path, rows: NewRows, names: Sequence[str], dialect: Dial
     return {name: frame[name].to_numpy() for name in names}
 
 
-def write_scores(scores: pd.DataFrame, out: Path, new: Path, maps: Sequence[Map] = (IDENTITY,)) -> None:
+def write_scores(
+    scores: pd.DataFrame, out: Path, new: Path, maps: Sequence[Map] = (IDENTITY,), derived: int = 1
+) -> None:
     """Write a table of scores as csv, compressed if the name ends in .gz.
 
     Args:
@@ -120,13 +129,14 @@ def write_scores(scores: pd.DataFrame, out: Path, new: Path, maps: Sequence[Map]
         out: The file to write.
         new: The file or folder of the rows, which must not be overwritten.
         maps: The maps of an earlier output from scores to probabilities or means, see `is_scores`.
+        derived: The number of columns after the scores that follow from them.
 
     Raises:
         ConfigError: The file cannot be written, is the file of the rows, or exists and is not a table of scores.
     """
     target, content = out.expanduser(), io.BytesIO()
     scores.to_csv(content, index=False, compression="gzip" if target.suffix == ".gz" else None)
-    recognize = partial(is_scores, columns=list(scores.columns), maps=maps)
+    recognize = partial(is_scores, columns=list(scores.columns), maps=maps, derived=derived)
     write_output(target, content.getvalue(), recognize, [new])
 
 
@@ -137,8 +147,8 @@ class Measured:
     Attributes:
         run, model: The names of the run and the model.
         positive_labels: The original labels that count as positive. Empty if the labels are numbers.
-        rows, positives: The numbers of rows and of positives. None positives if the labels are numbers.
-        threshold: The minimum score that counts as positive in ``accuracy``. None if the labels are numbers.
+        rows, positives: The numbers of rows and of positives, or of events. None positives if the labels are numbers.
+        threshold: The minimum score that counts as positive in ``accuracy``. None if labels are numbers or times.
         resamples, confidence, seed: The parameters of the intervals, see `problems.metrics.scored_metrics`.
         metrics: The metrics by name.
     """
@@ -163,7 +173,8 @@ def evaluate_file(
     Args:
         model: The model.
         path: The file or folder.
-        resamples: The number of bootstrap resamples, see `problems.metrics.scored_metrics`.
+        resamples: The number of bootstrap resamples, see `problems.metrics.scored_metrics` and
+            `problems.survival.intervals.time_intervals`.
         confidence: The confidence level of the intervals.
         seed: The seed of the resamples.
 
@@ -187,6 +198,10 @@ def evaluate_file(
         )
     labels = model.sample_format.encode_labels(np.asarray(rows.labels))
     scores = model.decision_function(rows.features)
+    if model.timed:
+        timed = measure_times(model, rows.features, labels, scores.astype(np.float64), **options)
+        counts, positive = (len(labels), int(labels.sum())), model.sample_format.positive_labels
+        return Measured(model.record.name, model.chosen, positive, *counts, None, resamples, confidence, seed, timed)
     likely, called = model.probabilities(scores)[:, 1], scores.astype(np.float64) >= model.threshold
     metrics = scored_metrics(labels, scores, likely, called, **options)
     counts = len(labels), int(labels.sum())

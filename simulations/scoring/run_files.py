@@ -5,7 +5,9 @@ from __future__ import annotations
 import json
 from pathlib import Path
 
+import numpy as np
 import torch
+from numpy.typing import NDArray
 from safetensors import SafetensorError
 from safetensors.torch import load_file
 
@@ -21,6 +23,7 @@ from simulations.results.records import RunRecord
 
 LAST, BEST = "last", "best"
 PAGE = "see docs/scoring.md"
+BASELINE = "hazard.baseline"  # the name of the baselines of hazards in a file of weights
 _PREFIX = "model_"  # the prefix of the files of all models except the last round's
 
 
@@ -88,6 +91,16 @@ def read_preprocessing(path: Path) -> Preprocessing | None:
     return Preprocessing.from_json(value)
 
 
+def read_hazards(path: Path) -> NDArray[np.float64] | None:
+    """Return the baselines of hazards in a file of weights. None: the file has none.
+
+    Args:
+        path: The file, which `read_network` has read.
+    """
+    found = load_file(path).get(BASELINE)
+    return None if found is None else found.double().numpy()
+
+
 def read_network(path: Path, config: RunConfig, shape: tuple[int, ...]) -> FlatModel:
     """Return the network with the weights of a file, on a GPU if there is one and the run's ``device`` is not "cpu".
 
@@ -104,8 +117,8 @@ def read_network(path: Path, config: RunConfig, shape: tuple[int, ...]) -> FlatM
     module = build_model(config.run.model, shape, config.training.seed).to(dtype)
     try:
         weights = load_file(path)
-        if config.training.loss in SADDLES:
-            weights = {name: value for name, value in weights.items() if name not in SADDLE_NAMES}
+        further = {*(SADDLE_NAMES if config.training.loss in SADDLES else ()), BASELINE}
+        weights = {name: value for name, value in weights.items() if name not in further}
         module.load_state_dict(weights)
     except (OSError, SafetensorError, RuntimeError) as error:
         got = f"weights that do not fit model {config.run.model!r} ({' '.join(str(error).split())})"

@@ -143,6 +143,9 @@ class Scorecard:
         Raises:
             ConfigError: The model is not a sum over columns with points, or its probabilities are not known.
         """
+        if trained.timed:
+            hint = "use predict, which writes risk scores and survival"
+            raise ConfigError(command, got="a run whose rows have times", allowed=_ALLOWED, hint=hint)
         model, calibration, loss = AdditiveModel.of(trained, command), trained.calibration, trained.config.training.loss
         if not isinstance(calibration, Platt):
             raise ConfigError(command, got="calibration 'isotonic'", allowed=_ALLOWED, hint=_REMEDY)

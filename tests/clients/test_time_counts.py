@@ -114,6 +114,14 @@ def test_secure_sums_have_the_metrics_of_the_held_out_rows(nodes: list[dict[str,
     exact = concordance_index(months, -np.array(scores), events)
     assert plain.metrics["concordance"] == pytest.approx(exact, abs=0.01)  # scores in one bin count as equal
     assert {"auc_horizon", "brier_horizon", "concordance_uno"} <= plain.metrics.keys()
+    curves, fine = (json.loads((each.path / "survival.json").read_text()) for each in (secure, plain))
+    assert (curves["rows"], curves["events"], len(fine["all"]["times"])) == (len(events), sum(events), 13)
+    at = [fine["all"]["times"].index(time) for time in curves["all"]["times"]]
+    assert 3 < len(at) < 13
+    assert curves["all"]["survival"] == [fine["all"]["survival"][place] for place in at]
+    for group in curves["risk_groups"]:
+        assert all(step == 0 or step >= 5 for step in -np.diff(group["remaining"]))
+    assert curves["left_out"][0] == "sites: the server cannot assign rows to sites"
 
 
 @pytest.mark.parametrize(

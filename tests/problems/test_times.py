@@ -126,7 +126,7 @@ def rows() -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
     periods = Times(entries + 1.0 + rng.integers(0, 4, 60), entries + 0.5).on_grid((1.0, 2.0, 3.0, 4.0, 5.0))
     labels = torch.tensor(rng.integers(0, 2, 60), dtype=torch.float64)
     codes = encode(labels, periods)
-    back = decode(codes, periods.num_intervals)
+    back = decode(codes)
     assert [part.long().tolist() for part in back] == [
         periods.entries.tolist(),
         periods.exits.tolist(),
@@ -140,7 +140,7 @@ def test_the_loss_is_the_cross_entropy_of_pairs(rows: tuple[torch.Tensor, ...]) 
     """An independent computation: one binary row for each interval in which a row is observed."""
     scores, codes, baseline = rows
     for row, (score, code) in enumerate(zip(scores, codes, strict=True)):
-        entry, last, event = (int(part) for part in decode(code[None], 6))
+        entry, last, event = (int(part) for part in decode(code[None]))
         wanted = 0.0
         for interval in range(entry, last + 1):
             chance = 1 / (1 + np.exp(-float(score + baseline[interval])))
@@ -164,7 +164,7 @@ def test_a_site_has_codes_as_outcomes(frame: pd.DataFrame, tmp_path: Path) -> No
     data = load(DataSpec(**{**vars(SPEC), "data_dir": save(frame, tmp_path)}), 1)
     site = Site.of_samples(0, data.client(0), torch.float32)
     assert site.periods is not None
-    entries, exits, events = decode(site.samples(np.arange(9))[1], site.periods.num_intervals)
+    entries, exits, events = decode(site.samples(np.arange(9))[1])
     assert entries.tolist() == site.periods.entries[:9].tolist()
     assert exits.tolist() == site.periods.exits[:9].tolist()
     assert events.tolist() == site.labels[:9].tolist()

@@ -1,0 +1,94 @@
+"""The picture survival.png: Kaplan-Meier curves of the evaluated rows by predicted risk, and the calibration.
+
+This module does not use pyplot, whose state belongs to the main thread.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+
+# from low to high risk, also distinguishable in grey
+_COLORS = ("#1b9e77", "#7570b3", "#d95f02")
+_TICKS = 6
+# the ratios of the panels: curves and calibration; curves and numbers of rows
+_WIDTHS, _HEIGHTS = (5, 4), (5, 1)
+
+
+def draw_survival(path: Path, title: str, survival: Mapping[str, Any], rows: str, unit: str) -> None:
+    """Draw the curves, the numbers of rows under observation, and the calibration as a PNG file.
+
+    Args:
+        path: The file.
+        title: The title.
+        survival: The content of survival.json.
+        rows: A description of the rows, see `apps.run_directory.curves.rows_in_words`.
+        unit: The label of the axis of times, such as the name of their column.
+    """
+    from matplotlib.backends.backend_agg import FigureCanvasAgg
+    from matplotlib.figure import Figure
+
+    calibration = survival.get("calibration")
+    figure = Figure(figsize=(11 if calibration else 7, 5.5), layout="constrained")
+    FigureCanvasAgg(figure)
+    grid = figure.add_gridspec(
+        2, 2 if calibration else 1, width_ratios=_WIDTHS[: 1 + bool(calibration)], height_ratios=_HEIGHTS
+    )
+    left = figure.add_subplot(grid[0, 0])
+    curves = [("all rows", "black", survival["all"])]
+    groups = survival["risk_groups"]
+    curves += [(group["group"], color, group) for group, color in zip(groups, _COLORS, strict=False)]
+    for label, color, curve in curves:
+        _draw_curve(left, curve, label, color)
+    left.set(title=f"{title}, {rows}", ylabel="share without an event (Kaplan-Meier)", ylim=(0, 1.02))
+    left.set(xlabel=unit, xlim=(0, survival["all"]["times"][-1]))
+    left.grid(alpha=0.3)
+    left.legend(frameon=False, fontsize="small")
+    _list_rows(left, figure.add_subplot(grid[1, 0], sharex=left), curves)
+    if calibration:
+        _draw_calibration(figure.add_subplot(grid[:, 1]), calibration)
+    figure.savefig(path, dpi=120)
+
+
+def _draw_curve(axes: Axes, curve: Mapping[str, Any], label: str, color: str) -> None:
+    """Draw a curve of steps, with its interval as a band."""
+    times = curve["times"]
+    shares, low, high = (np.array(curve[name], dtype=float) for name in ("survival", "low", "high"))
+    axes.step(times, shares, where="post", color=color, label=label, linewidth=1.6)
+    axes.fill_between(times, low, high, step="post", color=color, alpha=0.12, linewidth=0)
+
+
+def _list_rows(axes: Axes, below: Axes, curves: list[tuple[str, str, Any]]) -> None:
+    """Write the numbers of rows under observation below the curves, at about six times."""
+    from matplotlib.ticker import MaxNLocator
+
+    times = np.array(curves[0][2]["times"])
+    ticks = [tick for tick in MaxNLocator(_TICKS).tick_values(0, times[-1]) if 0 <= tick <= times[-1]]
+    axes.set_xticks(ticks)
+    below.axis("off")
+    below.set_ylim(-len(curves), 1)
+    below.text(0, 0.5, "rows under observation", fontsize="small", va="center")
+    for number, (_, color, curve) in enumerate(curves):
+        for tick, place in zip(ticks, np.searchsorted(times, ticks, "right") - 1, strict=True):
+            text = f"{curve['remaining'][place]:,}"
+            below.text(tick, -number - 0.5, text, color=color, fontsize="small", ha="center", va="center")
+
+
+def _draw_calibration(axes: Axes, calibration: Mapping[str, Any]) -> None:
+    """Draw the observed by the predicted risk of each group, with intervals."""
+    names = ("predicted", "observed", "low", "high")
+    points = np.array([[group[name] for name in names] for group in calibration["groups"]], dtype=float)
+    predicted, observed, low, high = points.T
+    top = min(1.0, 1.08 * float(np.nanmax(points)))
+    axes.plot([0, top], [0, top], color="tab:gray", linestyle=":", linewidth=1)
+    axes.vlines(predicted, low, high, color="black", linewidth=1)
+    axes.plot(predicted, observed, "o", color="black", markersize=4)
+    axes.set(title=f"risk of an event until {calibration['time']:g}", xlim=(0, top), ylim=(0, top), aspect="equal")
+    axes.set(xlabel="mean predicted risk of a group", ylabel="observed risk (Kaplan-Meier)")
+    axes.grid(alpha=0.3)
