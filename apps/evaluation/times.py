@@ -6,12 +6,16 @@ import numpy as np
 import torch
 from jaxtyping import Float, Int64
 
+from apps.evaluation.bounded import score_in
 from apps.evaluation.networks import NetworkEvaluator
 from apps.run_config.algorithm import RunConfig
+from methods.fedx_settings import FedXSettings
 from payloads.record import FloatArray
 from problems.data import Preprocessing, Samples
 from problems.models import FlatModel
-from problems.objectives.hazard import HAZARD, encode, hazard_loss, survive
+from problems.objectives.concordance import concordance_risk
+from problems.objectives.hazard import CONCORDANCE, HAZARD, encode, hazard_loss, survive
+from problems.objectives.pairwise import make_objective
 from problems.site import as_tensor
 from problems.survival.brier import brier_scores
 from problems.survival.concordance import harrell, uno
@@ -55,7 +59,8 @@ class TimeEvaluator(NetworkEvaluator):
     """Metrics of a network's risk scores of rows with times.
 
     Metrics are ``concordance`` (Harrell's), ``concordance_uno``, ``auc_horizon`` (the AUC of events until the horizon)
-    and ``loss``; with the loss "hazard" also ``brier_horizon``, the Brier score of survival until the horizon.
+    with the losses "hazard" and "concordance" ``loss``, and with "hazard" ``brier_horizon``, the Brier score of
+    survival until the horizon.
 
     Args:
         config: The run config.
@@ -90,4 +95,18 @@ class TimeEvaluator(NetworkEvaluator):
             means = np.bincount(bins, survival[:, 0], cells.shape[2]) / np.maximum(sizes, 1)
             metrics["brier_horizon"] = float(brier_scores(cells, means[:, None], at).model[0])
             metrics["loss"] = float(hazard_loss(predicted, self.codes, baseline).mean())
+        elif self.config.training.loss == CONCORDANCE:
+            metrics["loss"] = self.risk(predicted)
         return {name: value for name, value in metrics.items() if np.isfinite(value)} | self.nonzeros(arrays)
+
+    def risk(self, outputs: Float[torch.Tensor, "n"]) -> float:
+        """Return the risk of ``concordance`` on all pairs of the rows.
+
+        Args:
+            outputs: The outputs of the network.
+        """
+        assert self.rows.periods is not None
+        assert isinstance(self.config.family, FedXSettings)
+        objective = make_objective(CONCORDANCE, **self.config.family.objective_options)
+        scores = score_in(self.config.training).value(outputs)
+        return concordance_risk(objective, scores, torch.tensor(self.rows.labels), self.rows.periods)
