@@ -21,9 +21,9 @@ class FedXSettings(Settings):
     # the objective
     lambda_: float = setting("The temperature of kl-opauc.", 3.0, gt=0)
     margin: float = setting("The margin of the hinge losses.", 1.0, ge=0)
-    surrogate: Literal["squared-hinge", "logistic", "psm"] = setting(
-        "The surrogate loss inside auprc, p-norm-push and concordance. p-norm-push does not support psm.",
-        "squared-hinge",
+    surrogate: Literal["auto", "squared-hinge", "logistic", "psm"] = setting(
+        "The surrogate inside auprc, p-norm-push and concordance. auto: logistic for concordance, else squared-hinge.",
+        "auto",
     )
     power: float = setting("The p of p-norm-push.", 2.0, ge=1)
     # batches and histories
@@ -86,7 +86,8 @@ def check_pairs(plan: Plan[FedXSettings]) -> None:
     kind = "samples" if objective.partners == "all" else "negatives"
     positives, partners = (counts.tolist() for counts in count_halves(objective, plan.class_counts))
     sizes, names = plan.settings, plan.site_names
-    check_batch("fedx.positive-batch-size", sizes.positive_batch_size, "positives", positives, names)
+    own = "rows with an event" if objective.timed else "positives"
+    check_batch("fedx.positive-batch-size", sizes.positive_batch_size, own, positives, names)
     check_batch("fedx.negative-batch-size", sizes.negative_batch_size, kind, partners, names)
 
 

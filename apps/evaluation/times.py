@@ -109,4 +109,4 @@ class TimeEvaluator(NetworkEvaluator):
         assert isinstance(self.config.family, FedXSettings)
         objective = make_objective(CONCORDANCE, **self.config.family.objective_options)
         scores = score_in(self.config.training).value(outputs)
-        return concordance_risk(objective, scores, torch.tensor(self.rows.labels), self.rows.periods)
+        return concordance_risk(objective, scores, torch.tensor(self.rows.labels).double(), self.rows.periods)

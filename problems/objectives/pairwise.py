@@ -42,6 +42,7 @@ LINEAR = "square", "psm", "squared-hinge", "logistic"
 NON_LINEAR = "kl-opauc", "auprc", "p-norm-push"
 PAIRWISE_LOSSES = LINEAR + NON_LINEAR
 """The losses of classes. `CONCORDANCE` is the pairwise loss of times to an event."""
+AUTO = "auto"
 
 
 class Surrogate(NamedTuple):
@@ -194,7 +195,7 @@ class LinearRisk(PairwiseObjective):
         return u[:, 0]
 
 
-class Concordance(LinearRisk):
+class ConcordanceRisk(LinearRisk):
     """The plain risk of comparable pairs. A pair that is not comparable has s = -inf, where l and its slope are 0."""
 
     partners = "all"
@@ -308,14 +309,15 @@ def pairwise_score(setting: str, loss: str) -> Score:
 
 
 def make_objective(
-    name: str, *, margin: float = 1.0, temperature: float = 1.0, surrogate: str = "squared-hinge", power: float = 2.0
+    name: str, *, margin: float = 1.0, temperature: float = 1.0, surrogate: str = AUTO, power: float = 2.0
 ) -> PairwiseObjective:
     """Make the objective with a name, one of `PAIRWISE_LOSSES` or `CONCORDANCE`.
 
     Args:
         margin: The margin of the hinge losses.
         temperature: The lambda of ``kl-opauc``.
-        surrogate: The surrogate inside ``auprc``, ``p-norm-push`` and ``concordance``.
+        surrogate: The surrogate inside ``auprc``, ``p-norm-push`` and ``concordance``. Defaults to logistic for
+            ``concordance``, whose steps with a squared hinge may diverge, and to squared-hinge for the others.
         power: The p of ``p-norm-push``.
 
     Raises:
@@ -323,9 +325,11 @@ def make_objective(
     """
     if name in LINEAR:
         return LinearRisk(make_surrogate(name, margin))
+    if surrogate == AUTO:
+        surrogate = "logistic" if name == CONCORDANCE else "squared-hinge"
+    if name == CONCORDANCE:
+        return ConcordanceRisk(make_surrogate(surrogate, margin))
     if name not in NON_LINEAR:
-        if name == CONCORDANCE:
-            return Concordance(make_surrogate(surrogate, margin))
         raise ValueError(f"loss {name!r}: allowed are {', '.join((*PAIRWISE_LOSSES, CONCORDANCE))}")
     if name == "kl-opauc":
         return KLPartialAUC(make_surrogate("squared-hinge", margin), temperature)
