@@ -308,7 +308,12 @@ def fill_buffers(task: PairwiseTask, pool: FedXPool) -> tuple[Predictions, Predi
 
     Returns:
         The pool's positives and its partners, on the site's device.
+
+    Raises:
+        PayloadError: The loss needs times, and the pool has none.
     """
+    if task.f.objective.timed and (pool.positive_times is None or pool.partner_times is None):
+        raise PayloadError("positive_times, partner_times: missing in the pool")
     tensor = partial(torch.tensor, dtype=torch.float64, device=task.site.labels.device)
     u, labels = pool.positive_u, None if pool.partner_labels is None else tensor(pool.partner_labels)
     if u is None:

@@ -30,7 +30,8 @@ def find_spans(periods: Periods, labels: Float[Tensor, "n"]) -> Int64[Tensor, "n
         periods: The rows' intervals.
         labels: 1 for rows with an event.
     """
-    first, exits = (torch.from_numpy(places).to(labels.device) for places in (periods.entries, periods.exits))
+    # copies, since Ray's arrays are read-only
+    first, exits = (torch.tensor(places, device=labels.device) for places in (periods.entries, periods.exits))
     return torch.stack([first, exits - (labels > 0.5).long()], dim=-1)
 
 

@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 
 from apps.config import Scalar, parse_run_config
 from apps.server_app import RunFailedError
+from apps.sites import resources
 from methods.histograms import HistogramPool, ScoreHistograms
 from methods.predictions import FedXPredictions, check_times
 from payloads.record import PayloadError
@@ -24,6 +25,8 @@ from problems.objectives.pairwise import ConcordanceRisk, Surrogate, make_object
 from problems.randomness import Purpose
 from problems.sampling import EpochSampler, PoolQueue
 from problems.survival.concordance import harrell
+from simulations.references.centralized import train_centralized
+from tests.algorithms.helpers import flattened
 from tests.algorithms.test_hazard import MONTHS, config_of
 from tests.algorithms.test_hazard import table as table
 from tests.battery.federation import federate, model_of, payloads_of
@@ -60,6 +63,15 @@ def models(grid: Any, server_round: int) -> list[np.ndarray]:
     return [found[site] for site in range(3)]
 
 
+def batches_of(sites: list[reference.Rows], first_round: int) -> Any:
+    def batches(client: int, server_round: int, step: int) -> list[np.ndarray]:
+        counts, kinds = (sites[client].event.sum(), len(sites[client].event)), (Purpose.POSITIVES, Purpose.PARTNERS)
+        position, sides = (server_round - first_round) * STEPS + step, zip(counts, (B, M), kinds, strict=True)
+        return [EpochSampler(np.arange(n), size, 0, kind, client).batch(position) for n, size, kind in sides]
+
+    return batches
+
+
 @pytest.mark.parametrize(
     ("strategy", "surrogate", "pool"),
     [("fedx1", "logistic", {}), ("fedx1", "squared-hinge", HISTOGRAM), ("local-pair", "auto", {})],
@@ -73,17 +85,12 @@ def test_the_clients_follow_the_reference(
     sites, start = rows_of(config), model_of(grid.exchanges[0].message)[0]
     first = int(strategy == "local-pair")  # the round that takes the first batches
 
-    def batches(client: int, server_round: int, step: int) -> list[np.ndarray]:
-        counts, kinds = (sites[client].event.sum(), len(sites[client].event)), (Purpose.POSITIVES, Purpose.PARTNERS)
-        position, sides = (server_round - first) * STEPS + step, zip(counts, (B, M), kinds, strict=True)
-        return [EpochSampler(np.arange(n), size, 0, kind, client).batch(position) for n, size, kind in sides]
-
     def draws(client: int, server_round: int, step: int, *lengths: int) -> list[Any]:
         sides = zip(lengths, (B, M), (Purpose.POSITIVE_POOL, Purpose.PARTNER_POOL), strict=True)
         queues = [(PoolQueue(length, 0, kind, client, server_round), size) for length, size, kind in sides]
         return [[queue.take(size) for _ in range(STEPS)][step] for queue, size in queues]
 
-    case = sites, start, ROUNDS, STEPS, ETA, surrogate.replace("auto", "logistic"), batches
+    case = sites, start, ROUNDS, STEPS, ETA, surrogate.replace("auto", "logistic"), batches_of(sites, first)
     steps = reference.local_pair(*case) if first else reference.fedx1(*case, draws, BINS if pool else 0)
     for number, expected in enumerate(steps, 1):
         np.testing.assert_allclose(models(grid, number), expected, rtol=0, atol=1e-10)
@@ -93,6 +100,16 @@ def test_the_clients_follow_the_reference(
     if payloads:  # the times are counted
         sent = sum(array.nbytes for arrays in payloads for array in arrays.values())
         assert run.lines[-1]["bytes_up"] == sent + 3 * start.nbytes
+
+
+def test_the_reference_of_all_rows_is_local_pair_on_their_union(table: Path) -> None:
+    parsed = parse_run_config(keys_of(table, strategy="local-pair"))
+    history, model = train_centralized(parsed, load(parsed.data, 3))
+    pooled = [reference.union(rows_of(keys_of(table)))]
+    start = resources.new_model(parsed, (2,)).arrays()[0]
+    *_, (expected,) = reference.local_pair(pooled, start, ROUNDS, STEPS, ETA, "logistic", batches_of(pooled, 1))
+    np.testing.assert_allclose(flattened(model), expected, rtol=0, atol=1e-10)
+    assert {"concordance", "loss"} <= history[-1].keys()
 
 
 @pytest.mark.parametrize("surrogate", ["logistic", "psm", "squared-hinge"])
@@ -117,6 +134,7 @@ def test_the_risk_is_the_mean_over_pairs_and_harrells_concordance(seed: int, cou
     leave, event, scores = rng.integers(0, intervals, count), rng.integers(0, 2, count), rng.integers(0, 4, count)
     cells = np.zeros((intervals, 2, 4), np.int64)
     np.add.at(cells, (leave, event, scores), 1)
+    leave.setflags(write=False)  # as on Ray
     steps = ConcordanceRisk(Surrogate(lambda s: (s > 0) + (s == 0).double() / 2, torch.zeros_like))
     logistic = make_objective("concordance")
     labels, values = torch.tensor(event, dtype=torch.float64), torch.tensor(scores, dtype=torch.float64)
