@@ -9,6 +9,7 @@ from apps.registry import ALGORITHMS
 from apps.run_config.algorithm import Algorithm
 from apps.run_config.settings import ConfigError
 from clients.base import MethodClient
+from methods.fedx_settings import FedXSettings
 from methods.method import SampleGradients
 from payloads.settings import MEAN, NORM_BOUND, PrivacySettings, Settings, TrainingSettings
 from problems.data import DataSpec
@@ -17,7 +18,7 @@ from problems.errors import did_you_mean
 from problems.minimax import AUC_MINIMAX, COMPOSITIONAL_AUC, ProblemError
 from problems.minimax.problem import find_factory
 from problems.objectives.classification import RATIO_LOSS, SAMPLE_LOSSES
-from problems.objectives.hazard import TIME_LOSSES
+from problems.objectives.hazard import CONCORDANCE, TIME_LOSSES
 from problems.objectives.number_losses import NUMBER_LOSSES
 from problems.objectives.pairwise import PAIRWISE_LOSSES, make_objective
 
@@ -195,6 +196,18 @@ def check_outcome(strategy: str, algorithm: Algorithm, loss: str, spec: DataSpec
         raise ConfigError("offset-column", got=got, allowed=allowed, hint=hint)
 
 
+def check_entries(family: Settings, spec: DataSpec) -> None:
+    """Check that rows do not enter late if sites count scores by time.
+
+    Raises:
+        ConfigError: ``entry-column`` is set, and ``fedx.pool`` is "histogram".
+    """
+    if spec.entry_column and isinstance(family, FedXSettings) and family.pool == "histogram":
+        allowed = "'' with fedx.pool='histogram', since the sites' counts have no entries"
+        hint = "set fedx.pool to 'predictions', or remove entry-column"
+        raise ConfigError("entry-column", got=repr(spec.entry_column), allowed=allowed, hint=hint)
+
+
 def losses_of(spec: DataSpec) -> tuple[str, ...]:
     """Return the losses for labels that are numbers, or for times; () for classes, which all other losses fit."""
     return NUMBER_LOSSES if spec.has_numbers else TIME_LOSSES if spec.has_times else ()
@@ -235,7 +248,7 @@ def choose_loss(
     if loss not in algorithm.losses:
         hint = f"remove loss, or set strategy to {' or '.join(_strategies_for(loss))}, which can minimise {loss!r}"
         raise ConfigError("loss", got=f"{loss!r} with strategy {strategy!r}", allowed=allowed, hint=hint)
-    if loss in PAIRWISE_LOSSES:
+    if loss in (*PAIRWISE_LOSSES, CONCORDANCE):
         try:
             make_objective(loss, **getattr(family, "objective_options", {}))
         except ValueError as error:

@@ -13,6 +13,7 @@ from pydantic.fields import FieldInfo
 
 from apps.capabilities import (
     check_budget,
+    check_entries,
     check_needs,
     check_outcome,
     check_sums,
@@ -154,6 +155,7 @@ def parse_run_config(flat: Mapping[str, Scalar]) -> RunConfig:
         raise ConfigError.of(error) from None
     check_needs(run.strategy, algorithm, training, run.model, spec.scale)
     check_outcome(run.strategy, algorithm, training.loss, spec)
+    check_entries(family, spec)
     algorithm.evaluation.check(run.strategy, spec, family)
     if spec.dataset in UNLABELLED:
         training = use_own_problem(training, run.strategy, algorithm, spec.dataset)

@@ -64,6 +64,7 @@ from methods.predictions import (
     weigh_runs,
 )
 from methods.server import Ask, Exchanges, Plan, ServerHalf, Train
+from problems.objectives.hazard import CONCORDANCE
 from problems.objectives.pairwise import LINEAR, PAIRWISE_LOSSES, times
 from problems.randomness import Purpose
 
@@ -105,7 +106,8 @@ def score_others(
         The scores. With a table also the sample's u: the stored value, or the value observed now if none is stored.
     """
     a, b, _ = task.f.forward(x, sample)
-    return Scored(a, None if u is None else fill_in(u[sample.u_rows], observe(task, a, partners)), b, sample.labels)
+    known = None if u is None else fill_in(u[sample.u_rows], observe(task, a, partners, sample.events))
+    return Scored(a, known, b, sample.labels, sample.events, sample.spans)
 
 
 def score(x: Float[Tensor, "d"], down: None, task: PairwiseTask) -> FedXPredictions:
@@ -178,7 +180,7 @@ def draw_batches(task: PairwiseTask, pool: FedXPool) -> Iterator[tuple[float, Pa
         lazy = positives.take(first.take(settings.positive_batch_size))
         lazy_partners = partners.take(second.take(settings.negative_batch_size))
         if unknown:
-            lazy = lazy._replace(u=fill_in(lazy.u, observe(task, lazy.scores, lazy_partners)))
+            lazy = lazy._replace(u=fill_in(lazy.u, observe(task, lazy.scores, lazy_partners, lazy.times)))
         yield task.eta(iteration), PairBatch(active, lazy, lazy_partners, independent)
 
 
@@ -190,15 +192,17 @@ def step(carry: Carry, batch: PairBatch, eta: float, task: PairwiseTask) -> Carr
     # line 14 of Algorithm 2: h(w, z-hat_1) and h(w, z-hat_2), with u as before this step
     scored = None if independent is None else score_others(carry.x, carry.u, independent, partners, task)
     # line 15 of Algorithm 2: u(z_1), equation (8)
-    u = None if carry.u is None else update_u(carry.u, active.u_rows, observe(task, a, partners), task)
+    u = None
+    if carry.u is not None:
+        u = update_u(carry.u, active.u_rows, observe(task, a, partners, active.events), task)
     # the scores join H_1 and H_2, u joins U
-    carry.history.append(scored or Scored(a, u, b, active.labels))
+    carry.history.append(scored or Scored(a, u, b, active.labels, active.events, active.spans))
     # G_1 and G_2, equations (4) and (5), with u equation (9): the factors of grad h(z_1) and of grad h(z_2),
     # omega_1i mean_j c_j f'(u_i) d_1 l(a_i, lazy b_j) / b and omega_2i mean_i c_i f'(lazy u_i) d_2 l(lazy a_i, b_j) / m
-    s = differences(a, partners.scores)  # (b, m)
+    s = differences(a, partners.scores, active.events, partners.times)  # (b, m)
     slope = f.slope(s, partners.labels, u)
     first = times(slope, partners.weights) * (-carry.omegas[..., :1] / (s.shape[-2] * s.shape[-1] or 1))
-    s = differences(positives.scores, b)  # (b, m)
+    s = differences(positives.scores, b, positives.times, active.spans)  # (b, m)
     slope = f.slope(s, active.labels, positives.u, carry.num_partners)
     second = times(slope.mT, positives.weights) * (carry.omegas[..., 1:] / (s.shape[-2] * s.shape[-1] or 1))
     # w <- w - eta (G_1 + G_2) or, with u, the step along G
@@ -258,7 +262,7 @@ FEDX1 = Method(
     checks=Checks(check_linear, check_pairs, bound_history, check_predictions),
     choose=lambda method, settings, loss: with_histograms(method) if settings.pool == "histogram" else method,
     table="fedx",
-    losses=tuple(LINEAR),
+    losses=(*LINEAR, CONCORDANCE),
     loss="psm",
     sends="prediction sets of positives and negatives",
     unread=("batch_size", "server_learning_rate"),
@@ -273,7 +277,7 @@ FEDX2 = replace(
     server=replace(FEDX1.server, round=partial(run_round, tracked=True)),
     records=replace(FEDX1.records, memory=InnerEstimates),
     checks=replace(FEDX1.checks, run=check_pool),
-    losses=tuple(PAIRWISE_LOSSES),
+    losses=(*PAIRWISE_LOSSES, CONCORDANCE),
     loss="kl-opauc",
     sends="prediction sets, inner-function estimates u, momentum",
     default_step=0.1,  # with larger steps an mlp fits too closely to small sites, of 30 to 200 rows

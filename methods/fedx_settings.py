@@ -21,13 +21,16 @@ class FedXSettings(Settings):
     # the objective
     lambda_: float = setting("The temperature of kl-opauc.", 3.0, gt=0)
     margin: float = setting("The margin of the hinge losses.", 1.0, ge=0)
-    surrogate: Literal["squared-hinge", "logistic", "psm"] = setting(
-        "The surrogate loss inside auprc and p-norm-push. p-norm-push does not support psm.", "squared-hinge"
+    surrogate: Literal["auto", "squared-hinge", "logistic", "psm"] = setting(
+        "The surrogate inside auprc, p-norm-push and concordance. auto: logistic for concordance, else squared-hinge.",
+        "auto",
     )
     power: float = setting("The p of p-norm-push.", 2.0, ge=1)
     # batches and histories
-    positive_batch_size: int = setting("The positives of a local step.", 16, ge=1)
-    negative_batch_size: int = setting("The negatives of a local step, or any samples for auprc.", 16, ge=1)
+    positive_batch_size: int = setting("The positives of a local step, or rows with an event.", 16, ge=1)
+    negative_batch_size: int = setting(
+        "The negatives of a local step, or any samples for auprc and concordance.", 16, ge=1
+    )
     tau: int = setting("The rounds of predictions that the pool keeps.", 1, ge=1)
     history_size: int = setting("The predictions of each kind that a client sends in a round. 0: all.", 0, ge=0)
     independent_history: bool = setting(
@@ -74,12 +77,17 @@ def count_halves(
 
 def check_pairs(plan: Plan[FedXSettings]) -> None:
     """Check that the sites have both classes and can fill both halves of a batch; a `Checks.sites`."""
-    check_classes(plan, "a pairwise risk")
     objective = objective_of(plan)
+    if not objective.timed:
+        check_classes(plan, "a pairwise risk")
+    elif not plan.class_counts[:, 1].any():
+        hint = "check label-column and positive-label"
+        raise InputError("labels", got="no events at all sites together", allowed="at least one event", hint=hint)
     kind = "samples" if objective.partners == "all" else "negatives"
     positives, partners = (counts.tolist() for counts in count_halves(objective, plan.class_counts))
     sizes, names = plan.settings, plan.site_names
-    check_batch("fedx.positive-batch-size", sizes.positive_batch_size, "positives", positives, names)
+    own = "rows with an event" if objective.timed else "positives"
+    check_batch("fedx.positive-batch-size", sizes.positive_batch_size, own, positives, names)
     check_batch("fedx.negative-batch-size", sizes.negative_batch_size, kind, partners, names)
 
 

@@ -10,6 +10,9 @@ With ``pool-epsilon`` each client adds Gaussian noise to its counts, drawn by th
 secure sum of at least n clients, each adds 1 / n of the variance. A sample counts once in each histogram of the run.
 
 Every sample counts once, so larger sites have larger shares, and the paper's factors omega_j are not needed.
+
+With ``concordance`` a histogram has a bin for each interval of the exit and each bin of the score, interval by
+interval. Positives are the rows with an event. Entries are not counted, so all rows enter in interval 0.
 """
 
 from collections.abc import Iterator
@@ -27,6 +30,7 @@ from methods.fedx_settings import FedXSettings, count_halves, objective_of
 from methods.method import Method, Phase
 from methods.pair_batches import PairBatch, Predictions
 from methods.pairwise import PairwiseTask, active_batches, average, observe
+from methods.predictions import refuse_times
 from methods.server import Ask, Exchanges, Plan, Replies, ServerHalf, Train
 from payloads.record import FloatArray, IntArray, Payload, PayloadError, array
 from payloads.settings import TrainingSettings
@@ -40,7 +44,10 @@ SCORING = "scoring"
 
 @dataclass(frozen=True, eq=False)
 class ScoreHistograms(Payload):
-    """A client's reply: the numbers of its samples by class and by bin of their score; in FedX2 also its momentum."""
+    """A client's reply: the numbers of its samples by class and by bin of their score; in FedX2 also its momentum.
+
+    With ``concordance``: by event or censoring, and by interval of the exit and bin of the score.
+    """
 
     positive_counts: IntArray = array("h", kind="int", combined="total")
     negative_counts: IntArray = array("h", kind="int", combined="total")
@@ -86,7 +93,9 @@ def count_scores(x: Float[Tensor, "d"], task: PairwiseTask) -> ScoreHistograms:
 
     Raises:
         ValueError: A score is not finite, in a run without secure sums and without a budget.
+        InputError: The loss needs times, and the site protects small cells without secure sums.
     """
+    refuse_times(task, task.summed)
     model, site, (low, high) = task.f.model, task.site, bounds_of(task)
     if x.data_ptr() != model.parameters.data_ptr():
         model.parameters.copy_(x)
@@ -101,11 +110,14 @@ def count_scores(x: Float[Tensor, "d"], task: PairwiseTask) -> ScoreHistograms:
         scores = np.nan_to_num(scores, nan=low, posinf=high, neginf=low)
     bins = task.settings.bins
     positive = site.labels.cpu().numpy() > 0.5
-    if site.least_cell > 1 and not task.settings.pool_epsilon:  # no row counts by itself
+    timed = site.periods if task.f.objective.timed else None
+    if site.least_cell > 1 and not task.settings.pool_epsilon and timed is None:  # no row counts by itself
         for rows in (positive, ~positive):
             groups = Groups.of(scores[rows], site.least_cell)
             scores[rows] = np.repeat(groups.centres, groups.sizes)
     binned = np.clip(((scores - low) / (high - low) * bins).astype(np.int64), 0, bins - 1)
+    if timed is not None:
+        binned, bins = binned + bins * timed.exits, bins * timed.num_intervals
     counts = [np.bincount(binned[rows], minlength=bins).astype(np.int64) for rows in (positive, ~positive)]
     if deviation := deviation_of(task.settings, task.training):
         share = max(deviation / np.sqrt(task.summed), 1.0)  # rounding would remove much smaller noise
@@ -150,9 +162,10 @@ def fill_from_counts(task: PairwiseTask, pool: HistogramPool) -> tuple[Predictio
     Returns:
         The positives and the partners, on the site's device. Empty for a class that no site has.
     """
-    (low, high), device = bounds_of(task), task.site.labels.device
-    bins = len(pool.positive_counts)
+    (low, high), device, bins = bounds_of(task), task.site.labels.device, task.settings.bins
     middles = low + (high - low) * (np.arange(bins) + 0.5) / bins
+    if task.f.objective.timed:
+        return fill_from_times(task, pool, middles)
 
     def predict(*counts: Int64[np.ndarray, "bins"]) -> Predictions:
         both = np.maximum(np.concatenate(counts), 0)  # noise makes small counts negative
@@ -171,6 +184,40 @@ def fill_from_counts(task: PairwiseTask, pool: HistogramPool) -> tuple[Predictio
     if task.f.tracked:
         u = observe(task, positives.scores, partners)
         positives = positives._replace(u=u if len(partners.scores) else torch.full_like(u, torch.nan))
+    return positives, partners
+
+
+def fill_from_times(
+    task: PairwiseTask, pool: HistogramPool, middles: Float[np.ndarray, "bins"]
+) -> tuple[Predictions, Predictions]:
+    """Make a prediction of each bin that has rows, for ``concordance``.
+
+    Args:
+        task: The client's task; determines whether u is tracked.
+        pool: The pool in the message.
+        middles: The score in the middle of each bin of scores.
+
+    Returns:
+        The rows with an event and the partners, on the site's device. Empty if no site has such rows.
+    """
+    device = task.site.labels.device
+
+    def predict(counts: Int64[np.ndarray, "cells"], ends: Int64[np.ndarray, "cells"]) -> tuple[Predictions, Tensor]:
+        counts = np.maximum(counts, 0)  # noise makes small counts negative
+        (used,) = counts.nonzero()
+        weights = counts[used] * (len(used) / max(counts.sum(), 1))
+        values = (torch.tensor(part, device=device) for part in (middles[used % len(middles)], weights))
+        return Predictions(*values), torch.tensor(ends[used], device=device)
+
+    exits = np.repeat(np.arange(len(pool.positive_counts) // len(middles)), len(middles))
+    positives, events = predict(pool.positive_counts, exits)
+    # an event ends its row's span in the interval before
+    both = np.concatenate([pool.positive_counts, pool.negative_counts])
+    partners, last = predict(both, np.concatenate([exits - 1, exits]))
+    positives = positives._replace(times=events)
+    partners = partners._replace(times=torch.stack([torch.zeros_like(last), last], dim=-1))
+    if task.f.tracked:
+        positives = positives._replace(u=observe(task, positives.scores, partners, events))
     return positives, partners
 
 
@@ -198,7 +245,7 @@ def draw_batches(task: PairwiseTask, pool: HistogramPool) -> Iterator[tuple[floa
 def prologue(x: Float[np.ndarray, "d"], plan: Plan[FedXSettings]) -> Exchanges[HistogramState]:
     """Lines 2 to 4 of both algorithms: every client counts its scores; a `ServerHalf.prologue`."""
     scored = yield Ask(SCORING, plan.everyone)
-    return collect_counts(HistogramState(recent=np.zeros((0, 2 * plan.settings.bins), np.int64)), scored, plan)
+    return collect_counts(HistogramState(recent=np.zeros((0, 2 * count_cells(plan)), np.int64)), scored, plan)
 
 
 def run_round(
@@ -243,9 +290,14 @@ def report(state: HistogramState, plan: Plan[FedXSettings]) -> dict[str, float]:
     return {"pool_epsilon": epsilon_of(state.precision[0] ** -0.5, plan.settings.pool_delta, 1)}
 
 
+def count_cells(plan: Plan[FedXSettings]) -> int:
+    """Return the number of counts of a class."""
+    return plan.settings.bins * (plan.num_times if objective_of(plan).timed else 1)
+
+
 def check_counts(record: ScoreHistograms, model: object, plan: Plan[FedXSettings]) -> None:
     """Check the number of bins and, without noise, the sign of the counts; a `Checks.record`."""
-    bins = plan.settings.bins
+    bins = count_cells(plan)
     for counts in (record.positive_counts, record.negative_counts):
         if len(counts) != bins or ((counts < 0).any() and not plan.settings.pool_epsilon):
             raise PayloadError(f"counts in {len(counts)} bins, expected numbers >= 0 in {bins} bins")
@@ -263,7 +315,5 @@ def with_histograms(method: Method) -> Method:
         server=ServerHalf(prologue=prologue, round=run_round, report=report),
         records=replace(method.records, down=HistogramPool, up=ScoreHistograms, state=HistogramState),
         phases={SCORING: Phase(ScoreHistograms, score)},
-        checks=replace(
-            method.checks, limits=lambda client, model, plan: {"h": plan.settings.bins}, record=check_counts
-        ),
+        checks=replace(method.checks, limits=lambda client, model, plan: {"h": count_cells(plan)}, record=check_counts),
     )

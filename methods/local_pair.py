@@ -29,6 +29,7 @@ from methods.pairwise import (
     update_u,
 )
 from methods.server import Plan, ServerHalf
+from problems.objectives.hazard import CONCORDANCE
 from problems.objectives.pairwise import PAIRWISE_LOSSES
 
 
@@ -49,7 +50,7 @@ def step(carry: Carry, batch: ActiveBatch, eta: float, task: PairwiseTask) -> Ca
     """Take the step w <- w - eta G, with the gradient G over all pairs of the batch; with u and momentum if tracked."""
     f = task.f.objective
     a, b, pull = task.f.forward(carry.x, batch)
-    s = differences(a, b)  # (b, m)
+    s = differences(a, b, batch.events, batch.spans)  # (b, m)
     u = None if carry.u is None else update_u(carry.u, batch.u_rows, f.observe(s, batch.labels, None), task)
     slope = f.slope(s, batch.labels, u) / (s.shape[-2] * s.shape[-1])
     return descend(carry, pull, (-slope.sum(dim=-1), slope.sum(dim=-2)), eta, task)
@@ -67,7 +68,7 @@ LOCAL_PAIR = Method(
     adjusts=True,
     checks=Checks(sites=check_pairs),
     table="fedx",
-    losses=tuple(PAIRWISE_LOSSES),
+    losses=(*PAIRWISE_LOSSES, CONCORDANCE),
     loss="kl-opauc",
     sends="momentum, if the loss's outer function f is not linear",
     unread=("batch_size", "server_learning_rate"),

@@ -15,11 +15,15 @@ class ActiveBatch(NamedTuple):
         features: (*stack, b + m, *shape) The features of the positives, then of the partners.
         u_rows: The positives' row numbers in the table of u.
         labels: The labels of the partners. None: the loss ignores labels.
+        events: The interval of each positive's event. None: the loss ignores times.
+        spans: The spans of the partners, see `problems.objectives.concordance`. None: the loss ignores times.
     """
 
     features: Tensor
     u_rows: Int64[Tensor, "*stack b"]
     labels: Float64[Tensor, "*stack m"] | None
+    events: Int64[Tensor, "*stack b"] | None = None
+    spans: Int64[Tensor, "*stack m 2"] | None = None
 
 
 class Predictions(NamedTuple):
@@ -30,12 +34,14 @@ class Predictions(NamedTuple):
         weights: The weight of each sample in a mean.
         u: The positives' u, NaN if unknown. None for partners, or if u is not tracked.
         labels: The partners' labels. None for positives, or if the loss ignores labels.
+        times: The interval of each positive's event, or each partner's span. None: the loss ignores times.
     """
 
     scores: Float64[Tensor, "*stack entries"]
     weights: Float64[Tensor, "*stack entries"]
     u: Any = None  # Float64[Tensor, "*stack entries k"] | None
     labels: Float64[Tensor, "*stack entries"] | None = None
+    times: Any = None  # Int64[Tensor, "*stack entries"] | Int64[Tensor, "*stack entries 2"] | None
 
     def take(self, rows: Indices) -> "Predictions":
         """Return some of the predictions, by row number."""

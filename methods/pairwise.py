@@ -14,7 +14,8 @@ l(h(w; z), h(w; z')). u(z) is a moving average of g(w; z), and G of the gradient
 | gamma, beta, lambda, tau | the same names in `FedXSettings` |
 | B_1, B_2 | ``positive_batch_size``, ``negative_batch_size`` |
 
-"Partners" are the elements of S_2: the negatives, or every sample for ``auprc``.
+"Partners" are the elements of S_2: the negatives, or every sample for ``auprc`` and ``concordance``. The positives of
+``concordance`` are the rows with an event, and only its comparable pairs count, see `problems.objectives.concordance`.
 """
 
 from collections.abc import Callable, Iterator
@@ -35,6 +36,7 @@ from payloads.record import BoolArray, FloatArray, Payload, array
 from payloads.settings import TrainingSettings
 from problems.models import FlatModel
 from problems.models.dense import add_scaled
+from problems.objectives.concordance import find_spans, keep_comparable
 from problems.objectives.pairwise import make_objective, pairwise_score
 from problems.randomness import Purpose
 from problems.sampling import Indices, on_device
@@ -79,6 +81,7 @@ class PairwiseRisk:
     Attributes:
         tracked: Whether u and a momentum are used: for a non-linear f, and for any f if the argument is True.
         adjust: The clipping and weight decay of a step's gradient, or None.
+        spans: The span of each row, see `problems.objectives.concordance`. None: the loss ignores times.
     """
 
     def __init__(
@@ -90,6 +93,22 @@ class PairwiseRisk:
         self.partners = site.everyone if self.objective.partners == "all" else site.negatives
         self.score = pairwise_score(run.score, loss)
         self.adjust = Adjustment.of(run, model)
+        self.spans = None
+        if self.objective.timed:
+            assert site.periods is not None
+            self.spans = find_spans(site.periods, site.labels)
+
+    def times(
+        self, positives: Indices, partners: Indices
+    ) -> tuple[Int64[Tensor, "*stack b"] | None, Int64[Tensor, "*stack m 2"] | None]:
+        """Return the intervals of positives' events, and partners' spans, by row number. None: the loss ignores times.
+
+        A row with an event has its span up to the interval before.
+        """
+        if self.spans is None:
+            return None, None
+        p, q = (on_device(rows, self.spans.device) for rows in (positives, partners))
+        return self.spans[p, 1] + 1, self.spans[q]
 
     def forward(
         self, w: Float[Tensor, "*stack d"], batch: ActiveBatch
@@ -138,10 +157,10 @@ def active_batches(
     device, labels = site.labels.device, None
     for iteration in task.iterations:
         p, q = first.batch(iteration + shift), second.batch(iteration + shift)
-        if task.f.objective.partners == "all":
+        if task.f.objective.labelled:
             labels = site.labels.index_select(0, on_device(q, device)).double()
         u_rows = on_device(np.searchsorted(site.positives, p), device)
-        yield ActiveBatch(site.rows(np.concatenate([p, q])), u_rows, labels)
+        yield ActiveBatch(site.rows(np.concatenate([p, q])), u_rows, labels, *task.f.times(p, q))
 
 
 def start(x: Float[Tensor, "d"], down: Any, memory: InnerEstimates | None, task: PairwiseTask) -> Carry:
@@ -175,14 +194,22 @@ def finish(carry: Carry, task: PairwiseTask) -> tuple[Float[Tensor, "d"], Moment
 
 
 def differences(
-    positives: Float64[Tensor, "*stack b"], partners: Float64[Tensor, "*stack m"]
+    positives: Float64[Tensor, "*stack b"], partners: Float64[Tensor, "*stack m"], events: Any = None, spans: Any = None
 ) -> Float64[Tensor, "*stack b m"]:
-    """Return each partner's score minus each positive's score, for all pairs."""
-    return partners[..., None, :] - positives[..., None]
+    """Return each partner's score minus each positive's score, for all pairs; -inf for pairs that are not comparable.
+
+    Args:
+        positives: The positives' scores.
+        partners: The partners' scores.
+        events: The interval of each positive's event (..., b). None: all pairs are comparable.
+        spans: The partners' spans (..., m, 2). None: all pairs are comparable.
+    """
+    s = partners[..., None, :] - positives[..., None]
+    return s if events is None else keep_comparable(s, events, spans)
 
 
 def observe(
-    task: PairwiseTask, scores: Float64[Tensor, "*stack b"], partners: Predictions
+    task: PairwiseTask, scores: Float64[Tensor, "*stack b"], partners: Predictions, events: Any = None
 ) -> Float64[Tensor, "*stack b k"]:
     """Observe the inner mean g of some positives, in the form in which u is stored.
 
@@ -190,8 +217,10 @@ def observe(
         task: The client's task; provides the pair loss l.
         scores: The positives' scores.
         partners: The pool's partners; each positive is paired with all of them.
+        events: The interval of each positive's event (..., b). None: the loss ignores times.
     """
-    return task.f.objective.observe(differences(scores, partners.scores), partners.labels, partners.weights)
+    s = differences(scores, partners.scores, events, partners.times)
+    return task.f.objective.observe(s, partners.labels, partners.weights)
 
 
 def fill_in(u: Float64[Tensor, "*stack b k"], seen: Float64[Tensor, "*stack b k"]) -> Float64[Tensor, "*stack b k"]:

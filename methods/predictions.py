@@ -30,6 +30,8 @@ from methods.pair_batches import Predictions
 from methods.pairwise import PairwiseTask
 from methods.server import Plan, Replies
 from payloads.record import BoolArray, FloatArray, IntArray, Payload, PayloadError, array
+from problems.errors import InputError
+from problems.objectives.hazard import CONCORDANCE
 from problems.randomness import Purpose, secret_normal, stream
 from problems.sampling import PoolQueue, draw_some
 
@@ -46,6 +48,9 @@ class FedXPredictions(Payload):
     partner_labels: BoolArray | None = array("q", kind="bool", optional=True)  # auprc only
     positive_u: FloatArray | None = array("p", "k", optional=True)  # FedX2, from its first step on; none with noise
     momentum: FloatArray | None = array("d", optional=True, combined="mean")  # FedX2
+    # concordance only: the interval of each positive's event, and the first and last interval of each partner's span
+    positive_times: IntArray | None = array("p", kind="int", optional=True)
+    partner_times: IntArray | None = array("q", 2, kind="int", optional=True)
 
 
 @dataclass(frozen=True, eq=False)
@@ -84,6 +89,9 @@ class FedXPool(Payload):
     partner_labels: BoolArray | None = array("q", kind="bool", optional=True)
     # FedX2, from round 2 on: the average of the clients' momenta
     momentum: FloatArray | None = array("d", optional=True)
+    # concordance only, as in `FedXPredictions`
+    positive_times: IntArray | None = array("p", kind="int", optional=True)
+    partner_times: IntArray | None = array("q", 2, kind="int", optional=True)
 
 
 # From a client's history up.
@@ -91,12 +99,14 @@ class FedXPool(Payload):
 
 class Scored(NamedTuple):
     """The scores of one step: of the positives, with their u if u is tracked, and of the partners, with their labels if
-    the loss needs labels."""
+    the loss needs labels, and the times of both if the loss needs times."""
 
     positives: Float64[Tensor, "*stack b"]
     u: Float64[Tensor, "*stack b k"] | None
     partners: Float64[Tensor, "*stack m"]
     labels: Float64[Tensor, "*stack m"] | None
+    events: Int64[Tensor, "*stack b"] | None = None
+    spans: Int64[Tensor, "*stack m 2"] | None = None
 
 
 def make_predictions(history: list[Scored], task: PairwiseTask) -> FedXPredictions:
@@ -109,12 +119,16 @@ def make_predictions(history: list[Scored], task: PairwiseTask) -> FedXPredictio
     Returns:
         All predictions or a uniform subsample of at most ``history-size`` of each kind, each positive with its u. With
         ``prediction-noise``, noisy scores without u.
+
+    Raises:
+        InputError: The loss needs times, and the site protects small cells.
     """
+    refuse_times(task)
     settings, dtype = task.settings, task.training.dtype
     joined: list[Any] = [
         None if parts[0] is None else as_array(torch.cat(parts)) for parts in zip(*history, strict=True)
     ]
-    scores, u, partner_scores, labels = joined
+    scores, u, partner_scores, labels, events, spans = joined
     rng = stream(task.training.seed, Purpose.HISTORY, task.site.partition_id, task.server_round)
     p, q = (draw_some(len(values), settings.history_size or len(values), rng) for values in (scores, partner_scores))
     with np.errstate(over="ignore"):  # a diverged value becomes infinite, and the server reports it
@@ -123,8 +137,30 @@ def make_predictions(history: list[Scored], task: PairwiseTask) -> FedXPredictio
             partner_scores=partner_scores[q].astype(dtype),
             partner_labels=None if labels is None else labels[q] > 0.5,
             positive_u=None if u is None else u[p].astype(dtype),
+            positive_times=None if events is None else events[p].astype(np.int32),
+            partner_times=None if spans is None else spans[q].astype(np.int32),
         )
     return add_noise(predictions, settings.prediction_noise) if settings.prediction_noise else predictions
+
+
+def refuse_times(task: PairwiseTask, summed: int = 1) -> None:
+    """Refuse to send the times of rows if the site protects small cells.
+
+    With its score and its time a row is known to the server and to all sites. Most counts by time and score are 0 or 1,
+    so they are sent only in a secure sum, from which no receiver learns the site of a row.
+
+    Args:
+        task: The client's task; provides the loss and the site.
+        summed: The number of clients in a sum with these times. 1: the receivers see the site's own times.
+
+    Raises:
+        InputError: The loss needs times, the site protects small cells, and the times are not in a sum.
+    """
+    if task.loss == CONCORDANCE and task.site.least_cell > 1 and summed == 1:
+        got = f"{task.settings.pool!r}, with the times of single rows"
+        allowed = "'histogram' with privacy.secure-sum, or sites with least-cell = 1"
+        hint = "set fedx.pool to 'histogram', score to 'sigmoid' and privacy.secure-sum to true, or use local-pair"
+        raise InputError("fedx.pool", got=got, allowed=allowed, hint=hint)
 
 
 def add_noise(predictions: FedXPredictions, deviation: float) -> FedXPredictions:
@@ -164,6 +200,8 @@ def collect(
         lengths = len(up.positive_scores), len(up.partner_scores)
         runs.append((plan.server_round, len(replies.ups), client, *lengths, up.positive_u is not None))
     labels = [part.partner_labels for part in parts if part.partner_labels is not None]
+    events = [part.positive_times for part in parts if part.positive_times is not None]
+    spans = [part.partner_times for part in parts if part.partner_times is not None]
     inner = max((part.positive_u.shape[1] for part in parts if part.positive_u is not None), default=0)
     u = [np.zeros((len(part.positive_scores), inner)) if part.positive_u is None else part.positive_u for part in parts]
     # the oldest runs come first
@@ -174,6 +212,8 @@ def collect(
         partner_scores=np.concatenate([part.partner_scores for part in parts])[q:].astype(x.dtype),
         partner_labels=np.concatenate(labels)[q:] if labels else None,
         positive_u=np.concatenate(u)[p:].astype(x.dtype) if inner else None,
+        positive_times=np.concatenate(events)[p:] if events else None,
+        partner_times=np.concatenate(spans)[q:] if spans else None,
         runs=np.array(runs, np.int64),
     )
 
@@ -218,16 +258,42 @@ def bound_history(client: int, model: object, plan: Plan[FedXSettings]) -> dict[
 
 
 def check_predictions(record: FedXPredictions, model: object, plan: Plan[FedXSettings]) -> None:
-    """Check the shape of u and the presence of labels; a `Checks.record`."""
+    """Check the shape of u, the presence of labels, and the times; a `Checks.record`."""
     objective, noisy = objective_of(plan), plan.settings.prediction_noise > 0
     if record.positive_u is not None and record.positive_u.shape[1] != objective.inner_dim:
         raise PayloadError(f"positive_u: {record.positive_u.shape[1]} components, expected {objective.inner_dim}")
-    if (record.partner_labels is None) != (objective.partners == "negatives"):
+    if (record.partner_labels is None) == objective.labelled:
         raise PayloadError("partner_labels: needed for auprc and for no other loss")
     if record.momentum is not None and record.positive_u is None and not noisy:
         raise PayloadError("positive_u: missing although a momentum was sent")
     if record.positive_u is not None and noisy:
         raise PayloadError("positive_u: would undo the noise of fedx.prediction-noise, which is on")
+    check_times(record, plan.num_times if objective.timed else 0)
+
+
+def check_times(record: FedXPredictions, intervals: int) -> None:
+    """Check the presence and the ranges of times.
+
+    Args:
+        record: A client's predictions.
+        intervals: K. 0: the loss ignores times.
+
+    Raises:
+        PayloadError: Times are missing or superfluous, or no row can have them.
+    """
+    events, spans = record.positive_times, record.partner_times
+    if events is None or spans is None:
+        if intervals or events is not None or spans is not None:
+            raise PayloadError("positive_times, partner_times: needed for concordance and for no other loss")
+        return
+    if not intervals:
+        raise PayloadError("positive_times, partner_times: needed for concordance and for no other loss")
+    if ((events < 0) | (events >= intervals)).any():
+        raise PayloadError(f"positive_times: expected intervals from 0 to {intervals - 1}")
+    first, last = spans.T
+    # a row with an event in the interval of its entry has a span that ends one interval before
+    if ((first < 0) | (first > last + 1) | (first >= intervals) | (last >= intervals)).any():
+        raise PayloadError(f"partner_times: expected spans of intervals from 0 to {intervals - 1}")
 
 
 # From the pool into a client's buffers.
@@ -242,7 +308,12 @@ def fill_buffers(task: PairwiseTask, pool: FedXPool) -> tuple[Predictions, Predi
 
     Returns:
         The pool's positives and its partners, on the site's device.
+
+    Raises:
+        PayloadError: The loss needs times, and the pool has none.
     """
+    if task.f.objective.timed and (pool.positive_times is None or pool.partner_times is None):
+        raise PayloadError("positive_times, partner_times: missing in the pool")
     tensor = partial(torch.tensor, dtype=torch.float64, device=task.site.labels.device)
     u, labels = pool.positive_u, None if pool.partner_labels is None else tensor(pool.partner_labels)
     if u is None:
@@ -251,8 +322,14 @@ def fill_buffers(task: PairwiseTask, pool: FedXPool) -> tuple[Predictions, Predi
         u = np.where(np.repeat(pool.positive_tracked, pool.positive_lengths)[:, None], u, np.nan)
     first = np.repeat(pool.positive_weights, pool.positive_lengths)
     second = np.repeat(pool.partner_weights, pool.partner_lengths)
-    positives = Predictions(tensor(pool.positive_scores), tensor(first), u=tensor(u) if task.f.tracked else None)
-    return positives, Predictions(tensor(pool.partner_scores), tensor(second), labels=labels)
+    events, spans = (
+        None if times is None else torch.tensor(times, dtype=torch.int64, device=task.site.labels.device)
+        for times in (pool.positive_times, pool.partner_times)
+    )
+    positives = Predictions(
+        tensor(pool.positive_scores), tensor(first), u=tensor(u) if task.f.tracked else None, times=events
+    )
+    return positives, Predictions(tensor(pool.partner_scores), tensor(second), labels=labels, times=spans)
 
 
 def queues(task: PairwiseTask, positives: Predictions, partners: Predictions) -> tuple[PoolQueue, PoolQueue]:

@@ -6,13 +6,17 @@ import numpy as np
 import torch
 from jaxtyping import Float, Int64
 
+from apps.evaluation.bounded import score_in
 from apps.evaluation.networks import NetworkEvaluator
 from apps.run_config.algorithm import RunConfig
+from methods.fedx_settings import FedXSettings
 from payloads.record import FloatArray
 from problems.data import Preprocessing, Samples
 from problems.data.times import count_intervals
 from problems.models import FlatModel
-from problems.objectives.hazard import HAZARD, encode, hazard_loss, survive
+from problems.objectives.concordance import concordance_risk
+from problems.objectives.hazard import CONCORDANCE, HAZARD, encode, hazard_loss, survive
+from problems.objectives.pairwise import make_objective
 from problems.site import as_tensor
 from problems.survival.intervals import measure_cells
 from problems.survival.paired import bin_rows
@@ -57,7 +61,8 @@ class TimeEvaluator(NetworkEvaluator):
     """Metrics of a network's risk scores of rows with times.
 
     Metrics are ``concordance`` (Harrell's), ``concordance_uno``, ``auc_horizon`` (the AUC of events until the horizon)
-    and ``loss``; with the loss "hazard" also ``brier_horizon``, the Brier score of survival until the horizon.
+    with the losses "hazard" and "concordance" ``loss``, and with "hazard" ``brier_horizon``, the Brier score of
+    survival until the horizon.
 
     Args:
         config: The run config.
@@ -115,10 +120,23 @@ class TimeEvaluator(NetworkEvaluator):
         predicted = self.predict(arrays)
         cells, bins = count_cells(self.rows, predicted.numpy())
         if self.config.training.loss != HAZARD:
-            return measure_cells(cells, self.horizon, None) | self.nonzeros(arrays)
+            loss = {"loss": self.risk(predicted)} if self.config.training.loss == CONCORDANCE else {}
+            return measure_cells(cells, self.horizon, None) | loss | self.nonzeros(arrays)
         baseline = baseline_of(self.model, self.config)[: len(cells)]
         survival = survive(predicted, baseline)[:, self.horizon].numpy()
         sizes = np.bincount(bins, minlength=cells.shape[2])
         means = np.bincount(bins, survival, cells.shape[2]) / np.maximum(sizes, 1)
-        loss = float(hazard_loss(predicted, self.codes, baseline).mean())
-        return measure_cells(cells, self.horizon, means) | {"loss": loss} | self.nonzeros(arrays)
+        loss = {"loss": float(hazard_loss(predicted, self.codes, baseline).mean())}
+        return measure_cells(cells, self.horizon, means) | loss | self.nonzeros(arrays)
+
+    def risk(self, outputs: Float[torch.Tensor, "n"]) -> float:
+        """Return the risk of ``concordance`` on all pairs of the rows.
+
+        Args:
+            outputs: The outputs of the network.
+        """
+        assert self.rows.periods is not None
+        assert isinstance(self.config.family, FedXSettings)
+        objective = make_objective(CONCORDANCE, **self.config.family.objective_options)
+        scores = score_in(self.config.training).value(outputs)
+        return concordance_risk(objective, scores, torch.tensor(self.rows.labels).double(), self.rows.periods)

@@ -17,8 +17,8 @@ from torch.nn import functional
 
 from problems.data.times import MOST_INTERVALS, Periods
 
-HAZARD, COX = "hazard", "cox"
-TIME_LOSSES = (HAZARD, COX)
+HAZARD, COX, CONCORDANCE = "hazard", "cox", "concordance"
+TIME_LOSSES = (HAZARD, COX, CONCORDANCE)
 """The losses of rows with times to an event."""
 START = -3.0
 """The first value of each baseline, a hazard of 5 %."""

@@ -17,6 +17,7 @@ observations of the inner mean, their average over time, the slopes f'(u) l'(s),
 | kl-opauc | exp((margin + s)_+^2 / lambda) | lambda log | log u |
 | auprc | [1(y'=+) l(s), l(s)], S_2 = all | -u_1 / u_2 | u (2 values) |
 | p-norm-push | squared-hinge or logistic | u^p | u |
+| concordance | the surrogate of comparable pairs, else 0, S_2 = all | identity | - |
 
 Sources: FedX (Guo et al.) Section 4 and Appendix A; Zhu et al. 2022 for kl-opauc; Qi et al. 2021 for auprc; Rudin
 2009 for p-norm-push. Rudin raises the loss of each *negative* to the power p; here, as in the general form (1), the
@@ -34,11 +35,14 @@ from jaxtyping import Float
 from torch import Tensor
 from torch.nn import functional
 
+from problems.objectives.hazard import CONCORDANCE
 from problems.objectives.scores import CELLS, SCORES, Score, condense, condensed_classes, score_of
 
 LINEAR = "square", "psm", "squared-hinge", "logistic"
 NON_LINEAR = "kl-opauc", "auprc", "p-norm-push"
 PAIRWISE_LOSSES = LINEAR + NON_LINEAR
+"""The losses of classes. `CONCORDANCE` is the pairwise loss of times to an event."""
+AUTO = "auto"
 
 
 class Surrogate(NamedTuple):
@@ -75,12 +79,19 @@ class PairwiseObjective(ABC):
 
     Attributes:
         surrogate: l, or the surrogate inside l.
+        inner_dim: k.
+        linear: Whether f is the identity.
+        partners: The rows of S_2.
+        labelled: Whether l depends on the partner's label.
+        timed: Whether l depends on the times of both rows, see `problems.objectives.concordance`.
     """
 
     surrogate: Surrogate
     inner_dim: ClassVar[int] = 1
     linear: ClassVar[bool] = False
     partners: ClassVar[Literal["negatives", "all"]] = "negatives"
+    labelled: ClassVar[bool] = False
+    timed: ClassVar[bool] = False
 
     def observe(
         self, s: Float[Tensor, "*stack n m"], labels: Any, weights: Float[Tensor, "*#stack m"] | None
@@ -184,6 +195,13 @@ class LinearRisk(PairwiseObjective):
         return u[:, 0]
 
 
+class ConcordanceRisk(LinearRisk):
+    """The plain risk of comparable pairs. A pair that is not comparable has s = -inf, where l and its slope are 0."""
+
+    partners = "all"
+    timed = True
+
+
 @dataclass(frozen=True)
 class KLPartialAUC(PairwiseObjective):
     """One-way partial AUC (12): f = lambda log, l = exp(phi / lambda), phi the surrogate, a squared hinge.
@@ -231,6 +249,7 @@ class AUPRC(PairwiseObjective):
 
     inner_dim = 2
     partners = "all"
+    labelled = True
 
     def observe(
         self,
@@ -284,20 +303,21 @@ def pairwise_score(setting: str, loss: str) -> Score:
 
     Args:
         setting: A key of `SCORES`, or ``auto``: the sigmoid if the loss's f is not linear, else the raw output.
-        loss: One of `PAIRWISE_LOSSES`.
+        loss: One of `PAIRWISE_LOSSES`, or `CONCORDANCE`.
     """
     return score_of(setting, "sigmoid" if loss in NON_LINEAR else "logit")
 
 
 def make_objective(
-    name: str, *, margin: float = 1.0, temperature: float = 1.0, surrogate: str = "squared-hinge", power: float = 2.0
+    name: str, *, margin: float = 1.0, temperature: float = 1.0, surrogate: str = AUTO, power: float = 2.0
 ) -> PairwiseObjective:
-    """Make the objective with a name, a key of `PAIRWISE_LOSSES`.
+    """Make the objective with a name, one of `PAIRWISE_LOSSES` or `CONCORDANCE`.
 
     Args:
         margin: The margin of the hinge losses.
         temperature: The lambda of ``kl-opauc``.
-        surrogate: The surrogate inside ``auprc`` and ``p-norm-push``.
+        surrogate: The surrogate inside ``auprc``, ``p-norm-push`` and ``concordance``. Defaults to logistic for
+            ``concordance``, whose steps with a squared hinge may diverge, and to squared-hinge for the others.
         power: The p of ``p-norm-push``.
 
     Raises:
@@ -305,8 +325,12 @@ def make_objective(
     """
     if name in LINEAR:
         return LinearRisk(make_surrogate(name, margin))
+    if surrogate == AUTO:
+        surrogate = "logistic" if name == CONCORDANCE else "squared-hinge"
+    if name == CONCORDANCE:
+        return ConcordanceRisk(make_surrogate(surrogate, margin))
     if name not in NON_LINEAR:
-        raise ValueError(f"loss {name!r}: allowed are {', '.join(PAIRWISE_LOSSES)}")
+        raise ValueError(f"loss {name!r}: allowed are {', '.join((*PAIRWISE_LOSSES, CONCORDANCE))}")
     if name == "kl-opauc":
         return KLPartialAUC(make_surrogate("squared-hinge", margin), temperature)
     if name == "auprc" and surrogate == "squared-hinge" and margin == 0:

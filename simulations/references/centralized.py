@@ -9,19 +9,24 @@ positive, and momentum on the gradient.
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 
 import numpy as np
 
 from apps.config import ConfigError, RunConfig
 from apps.evaluation.models import ModelEvaluator
+from apps.evaluation.networks import NetworkEvaluator
 from apps.evaluation.starting import starting_point
+from apps.evaluation.times import TimeEvaluator
 from apps.sites import resources
 from clients.base import Site
 from clients.scoring import LocalPairClient, LocalSGDClient
 from methods.pairwise import Momentum
 from problems.data import FederatedData
 from problems.data.mapped import concatenate
+from problems.data.times import Periods
 from problems.objectives.classification import CROSS_ENTROPY
+from problems.objectives.hazard import CONCORDANCE
 from problems.objectives.pairwise import PAIRWISE_LOSSES
 
 RoundHook = Callable[[int, dict[str, float]], None]
@@ -40,8 +45,9 @@ def check_centralized(config: RunConfig) -> None:
     if offset := config.data.offset_column:
         allowed = "'', since this reference adds no offset to scores"
         raise ConfigError("offset-column", got=repr(offset), allowed=allowed, hint="remove offset-column")
-    if loss not in (*PAIRWISE_LOSSES, CROSS_ENTROPY):
-        got, allowed = f"{loss!r}, which has no centralised reference", ", ".join((*PAIRWISE_LOSSES, CROSS_ENTROPY))
+    able = *PAIRWISE_LOSSES, CONCORDANCE, CROSS_ENTROPY
+    if loss not in able:
+        got, allowed = f"{loss!r}, which has no centralised reference", ", ".join(able)
         raise ConfigError("loss", got=got, allowed=allowed, hint="set loss, or a strategy with such a loss")
 
 
@@ -70,9 +76,19 @@ def train_centralized(
     features = concatenate([samples.features for samples in sites])
     labels = np.concatenate([samples.labels for samples in sites])
     site = Site.from_arrays(0, features, labels, dtype=model.dtype, device=model.device)
+    observed = [samples.periods for samples in sites if samples.periods is not None]
+    if observed:
+        exits, entries = (concatenate([getattr(own, name) for own in observed]) for name in ("exits", "entries"))
+        site = replace(site, periods=Periods(exits, entries, observed[0].num_intervals))
     kind = LocalSGDClient if training.loss == CROSS_ENTROPY else LocalPairClient
     client = kind(site, model, training, config.family)
-    evaluator = ModelEvaluator(config, resources.new_model(config, data.input_shape), data.evaluated)
+    evaluator: NetworkEvaluator
+    tested, rows = resources.new_model(config, data.input_shape), data.evaluated
+    if rows.periods is None:
+        evaluator = ModelEvaluator(config, tested, rows)
+    else:
+        assert data.columns is not None
+        evaluator = TimeEvaluator(config, tested, rows, data.columns)
     arrays = starting_point(config, evaluator)
     history = [evaluator(arrays)]
     for server_round in range(1, training.num_server_rounds + 1):

@@ -154,7 +154,7 @@ class Case:
     @property
     def objective(self) -> fedx.Objective:
         s = self.settings
-        return fedx.objective(self.loss, s.margin, s.lambda_, s.power, s.surrogate)
+        return fedx.objective(self.loss, s.margin, s.lambda_, s.power, s.surrogate.replace("auto", "squared-hinge"))
 
     def __str__(self) -> str:
         extras = [f"{name}={value}" for name, value in self.options + self.training]

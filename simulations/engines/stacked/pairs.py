@@ -81,7 +81,7 @@ class PairStacking(Stacking):
         for step, active in enumerate(self._active(tasks, steps, ACTIVE)):
             a, b = (Predictions._make(None if value is None else value[:, step] for value in side) for side in lazy)
             if unknown:
-                a = a._replace(u=fill_in(a.u, observe(first, a.scores, b)))
+                a = a._replace(u=fill_in(a.u, observe(first, a.scores, b, a.times)))
             yield PairBatch(active, a, b, None if independent is None else next(independent))
 
     def _active(self, tasks: Tasks, shift: int, purposes: tuple[Purpose, Purpose]) -> Iterator[ActiveBatch]:
@@ -112,11 +112,18 @@ class PairStacking(Stacking):
         tables = torch.from_numpy(u_rows).to(sites[0].labels.device).view(len(sites), steps, p)
         gatherer = self.gatherers[purposes == INDEPENDENT]
         labels: Tensor | None = None
-        if tasks[0].f.objective.partners == "all":
+        if tasks[0].f.objective.labelled:
             labels = gatherer.labels(sites, second).double().view(len(sites), steps, q)
+        events: Tensor | None = None
+        spans: Tensor | None = None
+        if tasks[0].f.objective.timed:
+            times = [task.f.times(*rows) for task, *rows in zip(tasks, first, second, strict=True)]
+            events, spans = (torch.stack(part) for part in zip(*times, strict=True))
+            events, spans = events.view(len(sites), steps, p), spans.view(len(sites), steps, q, 2)
         both = np.concatenate([rows.reshape(len(sites), steps, -1) for rows in (first, second)], axis=2)
         for step, features in enumerate(gatherer.features(sites, both.reshape(len(sites), -1), p + q)):
-            yield ActiveBatch(features, tables[:, step], None if labels is None else labels[:, step])
+            outcomes = (None if values is None else values[:, step] for values in (labels, events, spans))
+            yield ActiveBatch(features, tables[:, step], *outcomes)
 
 
 def _halves(task: Task[Any, Any]) -> tuple[Indices, Indices]:
