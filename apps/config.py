@@ -124,7 +124,7 @@ def parse_run_config(flat: Mapping[str, Scalar]) -> RunConfig:
     if algorithm is not None:
         known |= {algorithm.table: algorithm.settings} if algorithm.table else {}
         flat = add_settings(flat, strategy, algorithm)
-    keys = allowed_values(known_fields(known))
+    keys = known_fields(known)
     # an unknown strategy may have any table
     unchecked = {key for key in flat if algorithm is None and key.partition(".")[0] not in known and "." in key}
     problems = [*faults, *(_unknown_key(key, keys) for key in flat if key not in keys and key not in unchecked)]
@@ -225,7 +225,11 @@ def _without_auto(flat: Mapping[str, Scalar], row: Algorithm | None) -> dict[str
 
 
 def _parse(
-    model: type[Settings], prefix: str, flat: Mapping[str, Scalar], keys: dict[str, str], problems: list[ConfigError]
+    model: type[Settings],
+    prefix: str,
+    flat: Mapping[str, Scalar],
+    keys: Mapping[str, FieldInfo],
+    problems: list[ConfigError],
 ) -> Any:
     names = {prefix + kebab(name): kebab(name) for name in model.model_fields}
     listed = not prefix or prefix.removesuffix(".") in _TABLES
@@ -235,14 +239,15 @@ def _parse(
         # By key, since a key that allows a number or a word has two errors. ``loc`` is the key, or its Python name if
         # the key was not set.
         wrong = {prefix + kebab(str(detail["loc"][0])): detail["input"] for detail in error.errors()}
+        allowed = allowed_values({key: keys[key] for key in wrong})
         problems += [
-            ConfigError(key, got=repr(got), allowed=keys[key], hint=list_hint("keys") if listed else f"change {key}")
+            ConfigError(key, got=repr(got), allowed=allowed[key], hint=list_hint("keys") if listed else f"change {key}")
             for key, got in wrong.items()
         ]
         return None
 
 
-def _unknown_key(key: str, keys: Mapping[str, str]) -> ConfigError:
+def _unknown_key(key: str, keys: Mapping[str, FieldInfo]) -> ConfigError:
     return ConfigError(
         key if key.isprintable() else repr(key),
         got="an unknown run-config key",

@@ -5,6 +5,7 @@ Types are strict, since Flower does not check the types of overrides.
 
 import math
 from collections.abc import Sequence
+from functools import cache
 from types import NoneType
 from typing import Annotated, Any, Literal, get_args, get_origin
 
@@ -14,6 +15,7 @@ from pydantic.fields import FieldInfo
 MEAN, TRIMMED_MEAN, MEDIAN, NORM_BOUND = AGGREGATIONS = ("mean", "trimmed-mean", "median", "norm-bound")
 
 
+@cache
 def kebab(name: str) -> str:
     """Return the run-config key of a Python name: ``local_steps`` -> ``local-steps``, ``lambda_`` -> ``lambda``.
 

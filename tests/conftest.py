@@ -1,5 +1,6 @@
 """Fixtures for all tests."""
 
+import os
 import warnings
 from collections.abc import Iterator
 
@@ -44,6 +45,14 @@ def engine(request: pytest.FixtureRequest) -> Engine:
         return InProcess()
     flower: Flower = request.getfixturevalue("flower_engine")
     return flower
+
+
+@pytest.fixture(autouse=True, scope="session")
+def fast_disk() -> Iterator[None]:
+    """Do not wait for the disk. A test of durability replaces this, or runs the product in its own process."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(os, "fsync", lambda _: None)
+        yield
 
 
 @pytest.fixture

@@ -2,22 +2,32 @@
 
 `.pytest.ini` gives `check` to jaxtyping, which applies it to our mathematical functions at import, except the functions
 of ``vertical.problem.blocks``, which numba compiles.
+
+The check of a call takes much longer than most of the functions. `jaxtyped` therefore replaces jaxtyping's decorator:
+it checks each function once for each combination of shapes and types of numbers, and leaves functions without stated
+shapes as they are.
 """
 
-from collections.abc import Callable
-from typing import Any, TypeVar, get_args
+import contextlib
+import dataclasses
+import functools
+import inspect
+from collections.abc import Callable, Hashable
+from types import CodeType, FunctionType
+from typing import Any, TypeVar, get_args, get_type_hints
 
 import jaxtyping
 from beartype import beartype
 
 F = TypeVar("F", bound=Callable[..., Any])
+_CHECKED = jaxtyping.jaxtyped
 
 
-def states_shape(hint: Any) -> bool:
-    """Return whether an annotation, or a part of it, states the shape of an array."""
+def _arrays(hint: Any) -> list[Any]:
+    """Return the parts of an annotation that state the shape of an array."""
     if isinstance(hint, type) and issubclass(hint, jaxtyping.AbstractArray):
-        return True
-    return any(states_shape(part) for part in get_args(hint))
+        return [hint]
+    return [array for part in get_args(hint) for array in _arrays(part)]
 
 
 def check(function: F) -> F:
@@ -25,6 +35,93 @@ def check(function: F) -> F:
 
     mypy checks all other types, including types that no value shows, such as protocols and ``Self``.
     """
-    function.__annotations__ = {name: hint for name, hint in function.__annotations__.items() if states_shape(hint)}
+    function.__annotations__ = {name: hint for name, hint in function.__annotations__.items() if _arrays(hint)}
     checked: F = beartype(function)
     return checked
+
+
+def describe(value: Any) -> Hashable:
+    """Return the shapes and the types of numbers in a value, by which its checks can differ."""
+    if hasattr(value, "shape") and hasattr(value, "dtype"):
+        return type(value), value.dtype, tuple(value.shape)
+    if isinstance(value, tuple | list):
+        return type(value), *map(describe, value)
+    if isinstance(value, dict):
+        return type(value), *map(describe, value.values())
+    return type(value)
+
+
+class _Shapes:
+    """The checks of the functions that one ``def`` makes.
+
+    Args:
+        function: The first of them.
+    """
+
+    def __init__(self, function: Callable[..., Any]) -> None:
+        hints = inspect.get_annotations(function)
+        if any(isinstance(hint, str) for hint in hints.values()):
+            with contextlib.suppress(NameError):  # a name that the module imports only for mypy
+                hints = get_type_hints(function, include_extras=True)
+        self.hints = {name: hint for name, hint in hints.items() if _arrays(hint)}
+        names = list(inspect.signature(function).parameters)
+        self.positions = [index for index, name in enumerate(names) if name in self.hints]
+        # a length such as {count} depends on values
+        self.fixed = not any("{" in array.dim_str for hint in self.hints.values() for array in _arrays(hint))
+        self.seen: set[Hashable] = set()
+
+    def wrap(self, function: Callable[..., Any]) -> Callable[..., Any]:
+        """Return the function with checks of the calls whose shapes are new."""
+        checked: Callable[..., Any] | None = None
+
+        @functools.wraps(function)
+        def wrapper(*args: Any, **kwargs: Any) -> Any:
+            nonlocal checked
+            count = len(args)
+            inputs = (
+                count,
+                *[describe(args[index]) for index in self.positions if index < count],
+                *[(name, describe(value)) for name, value in kwargs.items() if name in self.hints],
+            )
+            if inputs in self.seen:
+                result = function(*args, **kwargs)
+                if "return" not in self.hints or (inputs, describe(result)) in self.seen:
+                    return result
+                checked_result = _CHECKED(functools.wraps(function)(lambda *_, **__: result), typechecker=check)
+                checked_result(*args, **kwargs)
+            else:
+                checked = checked or _CHECKED(function, typechecker=check)
+                result = checked(*args, **kwargs)
+            if self.fixed:
+                self.seen |= {inputs, (inputs, describe(result))}
+            return result
+
+        return wrapper
+
+
+# by the identity of the code, since the codes of two data classes can be equal
+_SHAPES: dict[int, tuple[CodeType, _Shapes]] = {}
+
+
+def jaxtyped(function: Any = None, *, typechecker: Any) -> Any:
+    """Replace `jaxtyping.jaxtyped`: return a function, or a data class, whose calls with new shapes are checked."""
+    if function is None:
+        return functools.partial(jaxtyped, typechecker=typechecker)
+    if isinstance(function, type):
+        if dataclasses.is_dataclass(function) and isinstance(function.__dict__.get("__init__"), FunctionType):
+            function.__init__ = jaxtyped(function.__init__, typechecker=typechecker)
+        return function
+    if isinstance(function, classmethod | staticmethod):
+        return type(function)(jaxtyped(function.__func__, typechecker=typechecker))
+    if isinstance(function, property):
+        return property(jaxtyped(function.fget, typechecker=typechecker), function.fset, function.fdel)
+    if not isinstance(function, FunctionType):
+        return _CHECKED(function, typechecker=typechecker)
+    code = function.__code__
+    if id(code) not in _SHAPES:
+        _SHAPES[id(code)] = code, _Shapes(function)
+    shapes = _SHAPES[id(code)][1]
+    return shapes.wrap(function) if shapes.hints else function
+
+
+jaxtyping.jaxtyped = jaxtyped

@@ -2,6 +2,7 @@
 
 import platform
 import tomllib
+from functools import cache
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 
@@ -9,6 +10,7 @@ NAME = "florilegium"
 _PYPROJECT = Path(__file__).resolve().parents[2] / "pyproject.toml"
 
 
+@cache
 def project_version() -> str:
     """Return the project's version: from the checkout's or app bundle's pyproject.toml, else of the package."""
     try:
@@ -25,10 +27,13 @@ def project_version() -> str:
 
 def versions() -> dict[str, str]:
     """Return the versions of the software that determines a result."""
-    numbers = {"python": platform.python_version(), NAME: project_version()}
-    for package in ("flwr", "torch", "numpy", "scikit-learn"):
-        try:
-            numbers[package] = version(package)
-        except PackageNotFoundError:
-            numbers[package] = "not installed"
-    return numbers
+    packages = {package: _read_version(package) for package in ("flwr", "torch", "numpy", "scikit-learn")}
+    return {"python": platform.python_version(), NAME: project_version(), **packages}
+
+
+@cache
+def _read_version(package: str) -> str:
+    try:
+        return version(package)
+    except PackageNotFoundError:
+        return "not installed"
