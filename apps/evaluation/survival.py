@@ -16,7 +16,7 @@ from problems.least_cell import is_small
 from problems.objectives.hazard import COX, HAZARD
 from problems.survival.baseline import Baseline
 from problems.survival.kaplan_meier import kaplan_meier
-from problems.survival.summary import CountedRows, describe_curve, known, summarise
+from problems.survival.summary import CountedRows, describe_curve, round_finite, summarise
 from problems.tallies import NOWHERE
 
 SURVIVAL = "survival"
@@ -93,7 +93,7 @@ def _describe_sites(
         if is_small([int(counts.sum())], cells.of_site(site)):
             continue
         curve = kaplan_meier(counts)
-        at_horizon = [known(values[horizon]) for values in (curve.survival, curve.low, curve.high)]
+        at_horizon = [round_finite(values[horizon]) for values in (curve.survival, curve.low, curve.high)]
         entry = {"partition": site, "name": label_site(site, names), "survival_at_horizon": at_horizon}
         found.append({**entry, **describe_curve(counts, times)})
     return found

@@ -110,11 +110,11 @@ def describe_curve(
         "events": int(counts[:, 1].sum()),
         "times": [0.0, *(float(times[time]) for time in chosen)],
         "remaining": [int(curve.at_risk[0]), *remaining.tolist()],
-        **{name: [1.0, *map(known, values[chosen])] for name, values in columns.items()},
+        **{name: [1.0, *map(round_finite, values[chosen])] for name, values in columns.items()},
     }
 
 
-def known(value: float) -> float | None:
+def round_finite(value: float) -> float | None:
     """Return a number with six decimals, or None if it is not defined."""
     return round(float(value), 6) if np.isfinite(value) else None
 
@@ -150,7 +150,7 @@ def _calibrate(
             [
                 {
                     "rows": int(count),
-                    **dict(zip(("predicted", "observed", "low", "high"), map(known, four), strict=True)),
+                    **dict(zip(("predicted", "observed", "low", "high"), map(round_finite, four), strict=True)),
                 }
                 for count, *four in zip(*vars(found).values(), strict=True)
                 if count
