@@ -27,7 +27,9 @@ from simulations.arguments import add_directory
 from simulations.baselines import Baselines, train_baselines
 from simulations.engines.launch import run_federation
 from simulations.results.output import log_off
+from simulations.results.records import read_run
 from simulations.results.report import write_report
+from simulations.results.row_differences import compare_rows
 from simulations.scoring.card import write_card
 from simulations.scoring.export import export_onnx
 from simulations.scoring.model import load
@@ -304,3 +306,16 @@ def test_report_and_card_have_the_parts_of_times(hazards: Path) -> None:
             assert binary not in text
     assert "survival-analysis" in card
     assert "lowest third of risk" in card
+
+
+def test_two_runs_are_compared_on_their_rows(hazards: Path, table: Path, tmp_path: Path) -> None:
+    for name, keys in (("a", {"num_server_rounds": 1}), ("b", {"time_borders": "1:11"})):
+        federate(table, tmp_path / name, **keys)
+    (found,) = compare_rows([read_run(hazards), read_run(tmp_path / "a")], "concordance")
+    assert found.method == "paired, jackknife"
+    assert found.low is not None
+    assert found.low < found.value < found.high
+    other = compare_rows([read_run(hazards), read_run(tmp_path / "b")], "concordance")[0]
+    assert other.method == "not paired, too wide"  # other intervals of time
+    output = CliRunner().invoke(cli, ["compare", str(hazards), str(tmp_path / "a")]).output
+    assert "concordance minus concordance of run, with an interval over test rows" in output
