@@ -253,7 +253,7 @@ def compare(
     The metrics are from the last evaluated round, or of the selected model on test rows if a run selected a round.
     """
     from simulations.results.compare import Comparison
-    from simulations.results.row_differences import compare_rows, tabulate
+    from simulations.results.row_differences import COMPARED, compare_rows, tabulate
 
     comparison = Comparison.of(directories, name or ())
     drawn = comparison.choose_metric(metric)
@@ -262,7 +262,7 @@ def compare(
     if as_json:
         gaps = {} if drawn is None else comparison.differences(drawn)
         differences = [{"runs": label, "less": first, **asdict(gap)} for label, (first, gap) in gaps.items()]
-        over_rows = compare_rows(comparison.runs) if drawn == "auc" else []
+        over_rows = compare_rows(comparison.runs, drawn) if drawn in COMPARED else []
         print_json(
             {
                 "metric": drawn,
@@ -274,7 +274,7 @@ def compare(
         )
     else:
         typer.echo(comparison.text(drawn))
-        if drawn == "auc" and (over_rows := compare_rows(comparison.runs)):
+        if drawn in COMPARED and (over_rows := compare_rows(comparison.runs, drawn)):
             typer.echo(f"\n{tabulate(over_rows).text()}")
 
 

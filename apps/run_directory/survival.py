@@ -41,19 +41,32 @@ def draw_survival(path: Path, title: str, survival: Mapping[str, Any], rows: str
         2, 2 if calibration else 1, width_ratios=_WIDTHS[: 1 + bool(calibration)], height_ratios=_HEIGHTS
     )
     left = figure.add_subplot(grid[0, 0])
+    plot_curves(left, figure.add_subplot(grid[1, 0], sharex=left), survival, unit)
+    left.set(title=f"{title}, {rows}")
+    if calibration:
+        plot_calibration(figure.add_subplot(grid[:, 1]), calibration)
+    figure.savefig(path, dpi=120)
+
+
+def plot_curves(axes: Axes, below: Axes, survival: Mapping[str, Any], unit: str) -> None:
+    """Draw the curves of all rows and of the thirds by risk, and the numbers of rows below them.
+
+    Args:
+        axes: The axes of the curves.
+        below: The axes of the numbers, which share the axis of times.
+        survival: The content of survival.json.
+        unit: The label of the axis of times.
+    """
     curves = [("all rows", "black", survival["all"])]
-    groups = survival["risk_groups"]
+    groups = survival.get("risk_groups", [])
     curves += [(group["group"], color, group) for group, color in zip(groups, _COLORS, strict=False)]
     for label, color, curve in curves:
-        _draw_curve(left, curve, label, color)
-    left.set(title=f"{title}, {rows}", ylabel="share without an event (Kaplan-Meier)", ylim=(0, 1.02))
-    left.set(xlabel=unit, xlim=(0, survival["all"]["times"][-1]))
-    left.grid(alpha=0.3)
-    left.legend(frameon=False, fontsize="small")
-    _list_rows(left, figure.add_subplot(grid[1, 0], sharex=left), curves)
-    if calibration:
-        _draw_calibration(figure.add_subplot(grid[:, 1]), calibration)
-    figure.savefig(path, dpi=120)
+        _draw_curve(axes, curve, label, color)
+    axes.set(xlabel=unit, ylabel="share without an event (Kaplan-Meier)", ylim=(0, 1.02))
+    axes.set(xlim=(0, survival["all"]["times"][-1]))
+    axes.grid(alpha=0.3)
+    axes.legend(frameon=False, fontsize="small")
+    _list_rows(axes, below, curves)
 
 
 def _draw_curve(axes: Axes, curve: Mapping[str, Any], label: str, color: str) -> None:
@@ -80,8 +93,13 @@ def _list_rows(axes: Axes, below: Axes, curves: list[tuple[str, str, Any]]) -> N
             below.text(tick, -number - 0.5, text, color=color, fontsize="small", ha="center", va="center")
 
 
-def _draw_calibration(axes: Axes, calibration: Mapping[str, Any]) -> None:
-    """Draw the observed by the predicted risk of each group, with intervals."""
+def plot_calibration(axes: Axes, calibration: Mapping[str, Any]) -> None:
+    """Draw the observed by the predicted risk of each group, with intervals.
+
+    Args:
+        axes: The axes.
+        calibration: The entry ``calibration`` of survival.json.
+    """
     names = ("predicted", "observed", "low", "high")
     points = np.array([[group[name] for name in names] for group in calibration["groups"]], dtype=float)
     predicted, observed, low, high = points.T

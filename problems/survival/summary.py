@@ -8,6 +8,7 @@ import numpy as np
 from jaxtyping import Float64, Int64
 
 from problems.least_cell import is_small
+from problems.survival.concordance import harrell, harrell_interval
 from problems.survival.kaplan_meier import kaplan_meier
 from problems.survival.risk_groups import calibrate_risk, split_by_risk, split_entries
 
@@ -55,14 +56,16 @@ def summarise(
         least_cell: The smallest number of rows that the description may reveal.
 
     Returns:
-        ``rows``, ``events``, ``all``, ``risk_groups``, ``calibration`` and ``left_out``, which docs/run-directory.md
-        explains.
+        ``rows``, ``events``, ``concordance``, ``all``, ``risk_groups``, ``calibration`` and ``left_out``, see
+        docs/run-directory.md.
     """
     counts = split_by_risk(rows.cells, len(THIRDS))
     entries = None if rows.entries is None else split_entries(rows.cells, rows.entries, len(THIRDS))
     shown = _choose_times(counts.sum(axis=0, keepdims=True), list(range(len(times))), least_cell)
     parts = _choose_times(counts, shown, least_cell)
     found: dict[str, Any] = {"rows": int(counts.sum()), "events": int(counts[..., 1].sum())}
+    value = harrell(rows.cells).value
+    found["concordance"] = [known(each) for each in (value, *harrell_interval(rows.cells))]
     left_out: list[str] = []
     if not shown:
         left_out.append("curves: the counts between any two times are small")

@@ -14,6 +14,7 @@ from typing import Any
 import numpy as np
 
 from apps.evaluation.labels import join_labels
+from apps.evaluation.metric_names import OF_TIMES
 from apps.evaluation.site_figures import NOT_RECALIBRATED, RECALIBRATION
 from apps.run_directory.curves import rows_in_words
 from payloads.site_names import label_entry
@@ -40,6 +41,8 @@ _NOT_PROBABILITIES = (
     'The scores only rank rows: they are not probabilities under the loss `{}`. Set `calibration = "platt"` and '
     "`validation-fraction` for reliability and decision curve."
 )
+CONCORDANCE = OF_TIMES[0]
+_NAMES = {AUC: "an AUC", CONCORDANCE: "a concordance"}
 # threshold probabilities of a short decision table; the nearest known ones are taken
 _SHOWN = (0.05, 0.1, 0.2, 0.3, 0.5, 0.7)
 
@@ -73,6 +76,16 @@ class Board:
     def is_binary(self) -> bool:
         """Whether the run is finished, and its rows have binary labels."""
         return AUC in self.run.metrics and bool(self.run.result)
+
+    @property
+    def is_timed(self) -> bool:
+        """Whether the run is finished, and its rows have times to an event."""
+        return CONCORDANCE in self.run.metrics and bool(self.run.result)
+
+    @property
+    def metric(self) -> str:
+        """The metric that ranks models: the concordance if rows have times, else the AUC."""
+        return CONCORDANCE if self.is_timed else AUC
 
     @property
     def everyone(self) -> Mapping[str, Any]:
@@ -127,17 +140,17 @@ class Board:
         if self.trained is not None:
             rows, events = self.trained
             start += f", trained on {rows:,} rows with {events:,} events ({self.events}),"
-        auc = self.everyone.get(AUC)
-        value = self._interval(auc) if auc else f"{self.run.metrics[AUC]:.3f}"
+        figure = self.everyone.get(self.metric)
+        value = self._interval(figure) if figure else f"{self.run.metrics[self.metric]:.3f}"
         on = f"{self.everyone['rows']:,} {self.rows_in_words}" if "rows" in self.everyone else self.rows_in_words
-        text = f"{start} has an AUC of {value} on {on}"
+        text = f"{start} has {_NAMES[self.metric]} of {value} on {on}"
         if values := self._alone():
             many = f"{len(values)} sites alone have" if len(values) > 1 else "one site alone has"
             spread = f"{min(values):.3f} to {max(values):.3f} (mean {np.mean(values):.3f})"
             text += f"; {many} {spread if len(values) > 1 else f'{values[0]:.3f}'}"
         for pooled in self._results()[1:2]:
-            if AUC in pooled["metrics"]:
-                text += f", and all rows in one place have {pooled['metrics'][AUC]:.3f}"
+            if self.metric in pooled["metrics"]:
+                text += f", and all rows in one place have {pooled['metrics'][self.metric]:.3f}"
         return f"{text}."
 
     def _interval(self, figure: Sequence[float]) -> str:
@@ -150,7 +163,7 @@ class Board:
         return results
 
     def _alone(self) -> list[float]:
-        return [float(one["metrics"][AUC]) for one in self._results()[2:] if AUC in one["metrics"]]
+        return [float(one["metrics"][self.metric]) for one in self._results()[2:] if self.metric in one["metrics"]]
 
     def comparison(self) -> Table | None:
         """Return the table of each site alone, together and pooled. None: the run has no baselines."""
@@ -164,14 +177,15 @@ class Board:
             rows.append(
                 [
                     "together" if number == 0 else one["name"],
-                    (format_metric(one["metrics"].get(AUC)), one["metrics"].get(AUC)),
+                    (format_metric(one["metrics"].get(self.metric)), one["metrics"].get(self.metric)),
                     _format_difference(difference.get("value")),
                     "-" if low is None else f"{_format_difference(low)[0]} to {_format_difference(high)[0]}",
                     f"together is {words} it" if one.get("federated_is") else words or "-",
                     *(one["rows"], one["positives"]),
                 ]
             )
-        columns = ["trained on the rows of", AUC.upper(), "together minus it", "95 % interval", "verdict"]
+        name = AUC.upper() if self.metric == AUC else self.metric
+        columns = ["trained on the rows of", name, "together minus it", "95 % interval", "verdict"]
         return Table("all models on the same test rows", [*columns, "training rows", "events"], rows)
 
     def calibration(self) -> str:

@@ -24,7 +24,7 @@ COMPOSITE_METRICS = ("nonzeros", "objective", "stationarity", "optimality", "sup
 # metrics of all problems
 METRICS = (
     *binary_metrics([0, 1], [0, 1]),
-    *("accuracy", "loss", "rmse", "mae", "r2", "deviance", *OF_TIMES),
+    *(*OF_TIMES, "accuracy", "loss", "rmse", "mae", "r2", "deviance"),
     *("grad_phi_sq", *COMPOSITE_METRICS, SUBOPTIMALITY),
 )
 # metrics that are measured on training rows, or of problems without rows; a choice by these metrics uses no test rows

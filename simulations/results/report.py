@@ -21,7 +21,7 @@ from apps.run_directory.coefficients import (
     meta_cells,
     notes,
 )
-from apps.run_directory.curves import RANKING
+from apps.run_directory.curves import CONCORDANCES, RANKING
 from apps.run_directory.table_one import NAME as DESCRIBE
 from payloads.site_names import label_entry, label_site
 from problems.errors import require
@@ -35,10 +35,22 @@ from simulations.results.figure import Groups, draw
 from simulations.results.output import Table, format_cell, format_megabytes, format_metric, metric_cell
 from simulations.results.page import render
 from simulations.results.records import UNFINISHED, RunRecord
+from simulations.results.survival_board import (
+    describe_calibration,
+    draw_survival,
+    read_survival,
+    tabulate_metrics,
+    tabulate_sites,
+)
 from simulations.results.target import is_page, write_output
 from simulations.results.tripod import checklist
 
 NAME = "report.html"
+# the parts of a finished run's page, which are None if a run does not have them
+_PARTS = (
+    *("threshold", "counts", "decisions", "recalibration", "recalibrations", "subgroups", "importance"),
+    *("metrics", "calibration", "survival_by_site"),
+)
 _PANEL = (4.2, 3.4)  # inches of a panel of a single run, which a phone can show
 
 
@@ -70,7 +82,8 @@ def as_html(comparison: Comparison) -> str:
     """Return the page's text. The same runs give the same text."""
     runs, metrics = comparison.runs, comparison.compared
     several = len(runs) > 1
-    panels = {RANKING.get(metric, metric): comparison.curves(metric) for metric in metrics}
+    labels = {**RANKING, **CONCORDANCES}
+    panels = {labels.get(metric, metric): comparison.curves(metric) for metric in metrics}
     return render(
         Path(__file__).with_name("report.html"),
         _draw(panels) if several and panels else "",
@@ -97,21 +110,41 @@ def _describe(run: RunRecord) -> dict[str, Any] | None:
     if not run.result or run.facts["strategy"] == DESCRIBE:
         return None
     board = Board.of(run)
-    if not board.is_binary:
+    if not (board.is_binary or board.is_timed):
         return {"headline": describe_numbers(run) or NO_LABELS, "checklist": None}
-    return {
+    common = {
         "headline": board.headline(),
         "comparison": board.comparison(),
         "no_comparison": NO_BASELINES,
+        "checklist": checklist(board),
+    }
+    return {**dict.fromkeys(_PARTS), **common, **(_describe_times(run) if board.is_timed else _describe_classes(board))}
+
+
+def _describe_times(run: RunRecord) -> dict[str, Any]:
+    """Return the parts of the page that only runs with times to an event have."""
+    survival = read_survival(run)
+    if not survival:
+        return {"figures": []}
+    return {
+        "figures": list(draw_survival(run, survival)),
+        "metrics": tabulate_metrics(run, survival),
+        "calibration": describe_calibration(survival),
+        "survival_by_site": tabulate_sites(survival),
+    }
+
+
+def _describe_classes(board: Board) -> dict[str, Any]:
+    """Return the parts of the page that only runs with binary labels have."""
+    return {
         "figures": list(draw_board(board)),
         "threshold": board.threshold(),
         "counts": board.counts(),
         "decisions": board.decisions(),
         "recalibration": board.recalibration(),
         "recalibrations": board.recalibrations(),
-        "subgroups": tabulate_subgroups(run.result),
-        "importance": tabulate_importance(run.result),
-        "checklist": checklist(board),
+        "subgroups": tabulate_subgroups(board.run.result),
+        "importance": tabulate_importance(board.run.result),
     }
 
 

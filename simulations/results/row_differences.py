@@ -1,10 +1,11 @@
 """The interval of the difference of two runs' AUCs over their test rows: other test rows would give another difference.
 
 If both runs have the same rows at the server, their saved models score these rows, and the interval is DeLong's for
-paired scores. Sites reveal only counts of scores of each model, not which row has which two scores. The interval then
-follows from the two models' separate intervals, as if the rows were different (G. Y. Zou and A. Donner, "Construction
-of confidence limits about effect measures", Statistics in Medicine 27, 2008). Two models that rank the same rows
-similarly differ less, so this interval is too wide.
+paired scores. With times to an event the metric is the concordance, and the interval the infinitesimal jackknife's
+(`problems.survival.paired`). Sites reveal only counts of scores of each model, not which row has which two scores. The
+interval then follows from the two models' separate intervals, as if the rows were different (G. Y. Zou and A. Donner,
+"Construction of confidence limits about effect measures", Statistics in Medicine 27, 2008). Two models that rank the
+same rows similarly differ less, so this interval is too wide.
 """
 
 from __future__ import annotations
@@ -23,11 +24,17 @@ from apps.sites import resources
 from problems.data import OWN, Samples
 from problems.delong import PairedDifference, paired_difference
 from problems.intervals import AUC
+from problems.survival.paired import compare_concordances
+from simulations.results.board import CONCORDANCE
 from simulations.results.output import Table
 from simulations.results.paired import format_signed
 from simulations.results.records import FINISHED, RunRecord
+from simulations.results.survival_board import read_survival
 
 PAIRED, UNPAIRED = "paired, DeLong", "not paired, too wide"
+PAIRED_TIMES = "paired, jackknife"
+# the metrics with an interval over rows
+COMPARED = (AUC, CONCORDANCE)
 # runs beyond this number are searches, whose comparison would take minutes
 MAX_RUNS = 10
 # keys of the data on which neither the test rows nor their order depend
@@ -40,12 +47,13 @@ _ROUNDING = 1e-6
 
 @dataclass(frozen=True)
 class RowDifference:
-    """The AUC of a run minus the AUC of the first run.
+    """The AUC of a run minus the AUC of the first run; with times to an event, their concordances.
 
     Attributes:
         run, first: The names of the runs.
         value, low, high: The difference, and its 95 % interval over test rows. None: a class has one row.
-        method: `PAIRED` or `UNPAIRED`.
+        method: `PAIRED`, `PAIRED_TIMES` or `UNPAIRED`.
+        metric: The metric.
     """
 
     run: str
@@ -54,6 +62,7 @@ class RowDifference:
     low: float | None
     high: float | None
     method: str
+    metric: str = AUC
 
 
 @dataclass(frozen=True, eq=False)
@@ -73,24 +82,34 @@ class ScoredRows:
         same = same and np.array_equal(self.rows.labels, other.rows.labels)
         if all(getattr(mine, key) == getattr(theirs, key) for key in _OF_FEATURES):
             same = same and np.array_equal(self.rows.features, other.rows.features)
-        return same
+        own, periods = self.rows.periods, other.rows.periods
+        if own is None or periods is None:
+            return same and own is periods
+        return same and np.array_equal(own.exits, periods.exits) and np.array_equal(own.entries, periods.entries)
+
+    def compare(self, reference: NDArray[np.float64]) -> PairedDifference:
+        """Return the difference of the metric from other scores of the same rows."""
+        if self.rows.periods is None:
+            return paired_difference(self.rows.labels, self.scores, reference)
+        return compare_concordances(self.rows.periods.exits, self.rows.labels, self.scores, reference)
 
 
-def compare_rows(runs: Sequence[RunRecord]) -> list[RowDifference]:
+def compare_rows(runs: Sequence[RunRecord], metric: str = AUC) -> list[RowDifference]:
     """Return the difference of each run from the first run.
 
-    Runs without a result, and runs that neither can score their rows again nor have an interval of their AUC, have no
+    Runs without a result, and runs that neither can score their rows again nor have an interval of the metric, have no
     difference.
 
     Args:
         runs: The runs. No differences for more than `MAX_RUNS` runs.
+        metric: A metric of `COMPARED`.
     """
-    finished = [run for run in runs if run.status == FINISHED and math.isfinite(run.metrics.get(AUC, math.nan))]
+    finished = [run for run in runs if run.status == FINISHED and math.isfinite(run.metrics.get(metric, math.nan))]
     if len(finished) < 2 or len(runs) > MAX_RUNS:
         return []
     first, *further = finished
     reference = score_again(first)
-    found = (_difference(run, first, reference) for run in further)
+    found = (_difference(run, first, reference, metric) for run in further)
     return [difference for difference in found if difference is not None]
 
 
@@ -107,7 +126,8 @@ def tabulate(differences: Sequence[RowDifference]) -> Table:
         ]
         for difference in differences
     ]
-    caption = f"{AUC} minus {AUC} of {differences[0].first}, with an interval over test rows"
+    metric = differences[0].metric
+    caption = f"{metric} minus {metric} of {differences[0].first}, with an interval over test rows"
     return Table(caption, ["run", "difference", "95 % interval", "interval"], rows)
 
 
@@ -133,22 +153,30 @@ def score_again(run: RunRecord) -> ScoredRows | None:
     except (OSError, ValueError, RuntimeError):
         return None
     scores = logits.cpu().numpy().astype(np.float64)
-    recorded = run.metrics[AUC]
-    if abs(paired_difference(rows.labels, scores, np.zeros(len(scores))).value + 0.5 - recorded) > _ROUNDING:
-        return None
-    return ScoredRows(config, rows, scores)
+    scored = ScoredRows(config, rows, scores)
+    recorded = run.metrics[AUC if rows.periods is None else CONCORDANCE]
+    return scored if abs(scored.compare(np.zeros(len(scores))).value + 0.5 - recorded) <= _ROUNDING else None
 
 
-def _difference(run: RunRecord, first: RunRecord, reference: ScoredRows | None) -> RowDifference | None:
+def _difference(run: RunRecord, first: RunRecord, reference: ScoredRows | None, metric: str) -> RowDifference | None:
     scored = None if reference is None else score_again(run)
     if scored is not None and reference is not None and scored.has_same_rows(reference):
-        gap = paired_difference(scored.rows.labels, scored.scores, reference.scores)
-        return RowDifference(run.name, first.name, gap.value, gap.low, gap.high, PAIRED)
-    figures = [record.result.get("all", {}).get(AUC) for record in (run, first)]
-    if None in figures:
+        gap, method = scored.compare(reference.scores), PAIRED if metric == AUC else PAIRED_TIMES
+        return RowDifference(run.name, first.name, gap.value, gap.low, gap.high, method, metric)
+    figure, other = _read_figure(run, metric), _read_figure(first, metric)
+    if figure is None or other is None:
         return None
-    gap = unpaired_difference(*figures)
-    return RowDifference(run.name, first.name, gap.value, gap.low, gap.high, UNPAIRED)
+    gap = unpaired_difference(figure, other)
+    return RowDifference(run.name, first.name, gap.value, gap.low, gap.high, UNPAIRED, metric)
+
+
+def _read_figure(run: RunRecord, metric: str) -> Sequence[float] | None:
+    """Return a run's metric and the ends of its interval. None: the run does not have them."""
+    if metric == AUC:
+        figure: Sequence[float] | None = run.result.get("all", {}).get(AUC)
+        return figure
+    found = read_survival(run).get("concordance")
+    return None if found is None or None in found else found
 
 
 def unpaired_difference(figure: Sequence[float], reference: Sequence[float]) -> PairedDifference:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+from apps.evaluation.metric_names import OF_TIMES
 from payloads.site_names import label_entry, label_site
 from problems.data.spec import PARTITIONS
 from problems.errors import join_first
@@ -93,7 +94,8 @@ def _answers(board: Board) -> Iterator[tuple[str, str]]:
     yield "5a", f"data set {config['dataset']}"
     yield "6a", f"{len(sites)} sites: {named}"
     yield "7", f"scale = {config['scale']}, missing = {config['missing']}"
-    yield "8a", f"an event is a row with {board.events}"
+    until = f", at the time in column {config['time-column'] or 'time'}" if board.is_timed else ""
+    yield "8a", f"an event is a row with {board.events}{until}"
     if columns := _columns(board):
         yield "9a", f"{len(columns)} columns: {join_first(columns, 20)}"
     if board.trained is not None:
@@ -114,12 +116,16 @@ def _answers(board: Board) -> Iterator[tuple[str, str]]:
     values = [(site[AUC][0], label_entry(site)) for site in result.get("sites", []) if site.get(AUC)]
     if values:
         yield "12d", f"figures of each site's {board.rows_in_words}"
-    yield "12e", "AUC" + (", Brier score, calibration error, net benefit" if not board.no_probabilities else "")
+    if board.is_timed:
+        yield "12e", ", ".join(name for name in OF_TIMES if name in run.metrics) + "; Kaplan-Meier curves, calibration"
+    else:
+        yield "12e", "AUC" + (", Brier score, calibration error, net benefit" if not board.no_probabilities else "")
     calibration = result.get("calibration")
     yield "12f", f"calibration = {calibration['method'] if calibration else 'none'}"
     yield "12g", "florilegium predict, or the exported ONNX file"
     chosen = result.get("threshold")
-    yield "15", "score and probability" + (f"; threshold {chosen['score']:.6g} by {chosen['at']}" if chosen else "")
+    outputs = "risk score and survival" if board.is_timed else "score and probability"
+    yield "15", outputs + (f"; threshold {chosen['score']:.6g} by {chosen['at']}" if chosen else "")
     yield "18f", f"Florilegium {result.get('versions', {}).get('florilegium', '')}, with config.toml"
     if counted := result.get("training_rows"):
         each = [f"{label_site(one['partition'], run.site_names)} {one['rows']} ({one['positives']})" for one in counted]

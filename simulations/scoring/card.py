@@ -17,6 +17,7 @@ from problems.objectives.number_losses import POISSON
 from simulations.results.board import Board
 from simulations.results.output import format_cell, format_megabytes, format_metric
 from simulations.results.records import METRICS
+from simulations.results.survival_board import describe_calibration, read_survival, tabulate_metrics, tabulate_sites
 from simulations.results.tripod import OPEN, checklist
 from simulations.scoring.markdown import escape, join_lines, make_table, show_part
 from simulations.scoring.model import TrainedModel
@@ -45,7 +46,7 @@ def write_card(model: TrainedModel) -> str:
         "Technical Specifications": _versions(model),
     }
     body = "\n\n".join(f"## {title}\n\n{text}" for title, text in sections.items() if text)
-    task = "regression" if model.numeric else "binary-classification"
+    task = "regression" if model.numeric else "survival-analysis" if model.timed else "binary-classification"
     tags = ["federated-learning", task, model.config.run.strategy]
     front = "\n".join(["---", "library_name: florilegium", "tags:", *(f"- {tag}" for tag in tags), "---"])
     return f"{front}\n\n# Model Card for {model.record.name}\n\n{body}\n"
@@ -62,6 +63,13 @@ def _details(model: TrainedModel) -> str:
     predicts = f"a score of each row, which is larger for {what} {sides}"
     if model.numeric:
         predicts = f"the mean of {what}, a number"
+    if model.timed:
+        predicts = (
+            f"a risk score of each row, which is larger for an earlier event ({what} {_quote(labels.positive_labels)})"
+        )
+        predicts += (
+            "" if model.baseline is None else ", and the probability of no event until each border of its intervals"
+        )
     return _items(
         {
             "What it predicts": predicts,
@@ -97,6 +105,8 @@ def _uses(model: TrainedModel) -> str:
     loss = model.config.training.loss
     if model.numeric:
         return _describe_means(model)
+    if model.timed:
+        return _describe_risk(model)
     if (entry := model.record.result.get("calibration")) is not None and model.is_left:
         return (
             f"Probabilities come from the scores by {entry['method']}, fitted on validation rows. On the test rows the "
@@ -123,6 +133,15 @@ def _describe_means(model: TrainedModel) -> str:
     return text
 
 
+def _describe_risk(model: TrainedModel) -> str:
+    """Return the use of a model of times."""
+    if model.baseline is None:
+        return "The scores rank rows by risk. They are not probabilities, and the model predicts no survival."
+    last = model.baseline.times[-1]
+    text = f"`predict --times` turns scores into probabilities of no event until a time, up to {last:g}."
+    return " ".join(filter(None, (text, describe_calibration(read_survival(model.record)) if model.is_left else "")))
+
+
 def _limits(model: TrainedModel) -> str:
     result, data = model.record.result, model.record.config
     found = [
@@ -140,7 +159,7 @@ def _limits(model: TrainedModel) -> str:
 
 def _start(model: TrainedModel) -> str:
     run, chosen = model.record.name, model.chosen
-    call = "predict" if model.numeric else "decision_function"
+    call = "predict" if model.numeric or model.timed else "decision_function"
     if model.preprocessing is not None:
         new, package, rows = "new.csv", "import pandas as pd", 'pd.read_csv("new.csv")'
     else:
@@ -165,7 +184,8 @@ def _training(model: TrainedModel) -> str:
     if counted := result.get("training_rows"):
         total = f"{sum(site['rows'] for site in counted):,}"
         if not model.numeric:
-            total += f", {sum(site['positives'] for site in counted):,} of them positive"
+            kind = "with an event" if model.timed else "positive"
+            total += f", {sum(site['positives'] for site in counted):,} of them {kind}"
         data["Rows trained on"] = f"{total}; as each site reported before round 1:"
     facts = {
         "Rounds": f"{result['rounds']} of {config['num-server-rounds']}",
@@ -180,7 +200,7 @@ def _training(model: TrainedModel) -> str:
     keys = [[f"`{key}`", f"`{config[key]!r}`", f"`{default!r}`"] for key, default in departures.items()]
     parts = [
         "### Training Data\n\n" + _items(data),
-        _rows(result.get("training_rows"), model.record.site_names),
+        _rows(result.get("training_rows"), model.record.site_names, "with an event" if model.timed else "positive"),
         _preprocessing(model),
         "### Training Procedure\n\n" + _items(facts),
         "#### Training Hyperparameters\n\nKeys that differ from the defaults of the strategy:\n\n"
@@ -191,13 +211,11 @@ def _training(model: TrainedModel) -> str:
     return "\n\n".join(part for part in parts if part)
 
 
-def _rows(counted: Sequence[Mapping[str, int]] | None, names: Mapping[str, str]) -> str:
-    """Return the rows of each site, if the sites reported them."""
+def _rows(counted: Sequence[Mapping[str, int]] | None, names: Mapping[str, str], kind: str) -> str:
+    """Return the rows of each site, if the sites reported them; ``kind`` describes its positives."""
     if not counted:
         return ""
-    columns = {
-        name: words for name, words in (("rows", "training rows"), ("positives", "positive")) if name in counted[0]
-    }
+    columns = {name: words for name, words in (("rows", "training rows"), ("positives", kind)) if name in counted[0]}
     cells = [[escape(label_site(one["partition"], names)), *(f"{one[name]:,}" for name in columns)] for one in counted]
     return make_table(["", *columns.values()], cells)
 
@@ -227,11 +245,29 @@ def _evaluation(model: TrainedModel, board: Board) -> str:
     named = {name: metrics[add_suffix(name, view)] for name in METRICS if add_suffix(name, view) in metrics}
     cells = [[f"`{name}`", format_metric(value)] for name, value in named.items()]
     parts = [f"Measured on {rows}.\n\n{make_table(['metric', 'value'], cells)}"] if named else []
+    if model.is_left and (survival := read_survival(model.record)):
+        parts = [show_part(tabulate_metrics(model.record, survival)), *_curves(survival)]
     return "\n\n".join((_answers(board) + parts + _figures(result)) if model.is_left else parts)
+
+
+def _curves(survival: Mapping[str, Any]) -> list[str]:
+    """Return the survival of each third by risk at the horizon, and of each site."""
+    rows = []
+    for curve in (*survival.get("risk_groups", []), *([survival["all"]] if "all" in survival else [])):
+        place = max(index for index, time in enumerate(curve["times"]) if time <= survival["horizon"])
+        value, low, high = (curve[name][place] for name in ("survival", "low", "high"))
+        numbers = "-" if None in (value, low, high) else f"{value:.3f} ({low:.3f} to {high:.3f})"
+        rows.append([curve.get("group", "all rows"), f"{curve['rows']:,}", f"{curve['events']:,}", numbers])
+    title = f"survival until {survival['horizon']:g} (Kaplan-Meier) with 95 % interval"
+    parts = [make_table(["", "rows", "events", title], rows)] if rows else []
+    sites = tabulate_sites(survival)
+    return [*parts, *([show_part(sites)] if sites.rows else [])]
 
 
 def _answers(board: Board) -> list[str]:
     """Return the answers for a board: the headline, the comparison with sites alone, the threshold and its use."""
+    if board.is_timed:
+        return [show_part(part) for part in (board.headline(), board.comparison()) if part]
     if not board.is_binary:
         return []
     found = [board.headline(), board.comparison(), board.no_probabilities or board.calibration(), board.decisions()]
@@ -240,7 +276,7 @@ def _answers(board: Board) -> list[str]:
 
 def _reporting(model: TrainedModel, board: Board) -> str:
     """Return the items of TRIPOD+AI for which the run has facts, and the numbers of the other items."""
-    if not (board.is_binary and model.is_left):
+    if not ((board.is_binary or board.is_timed) and model.is_left):
         return ""
     table = checklist(board)
     answered = [row for row in table.rows if row[2] != OPEN]

@@ -17,6 +17,7 @@ from problems.data.preprocessing import Feature, Preprocessing
 from problems.data.samples import as_float32
 from problems.models import FlatModel
 from simulations.scoring.model import MEAN, PROBABILITY, SCORE, TrainedModel
+from simulations.scoring.survival import RISK, SURVIVAL
 from simulations.scoring.table import FEATURES, input_names, is_text, known_gaps
 
 if TYPE_CHECKING:
@@ -53,9 +54,14 @@ def difference_from(model: TrainedModel, content: bytes, *, pixels: bool) -> flo
     if model.preprocessing is not None and (offset := model.preprocessing.offset_column):
         wanted = wanted + fed[input_names(model.preprocessing)[offset]][:, 0]
     session = onnxruntime.InferenceSession(content, providers=["CPUExecutionProvider"])
-    scores, likely = session.run([SCORE, MEAN if model.numeric else PROBABILITY], fed)
-    expected = model.means(wanted) if model.numeric else model.probabilities(wanted)[:, 1]
-    pairs = (scores, wanted), (likely, expected)
+    if model.timed:
+        expected = {RISK: wanted}
+        if model.baseline is not None:
+            expected[SURVIVAL] = model.baseline.survive(wanted)
+    else:
+        second = {MEAN: model.means(wanted)} if model.numeric else {PROBABILITY: model.probabilities(wanted)[:, 1]}
+        expected = {SCORE: wanted} | second
+    pairs = zip(session.run(list(expected), fed), expected.values(), strict=True)
     return float(max((np.abs(got - exact) / np.maximum(1, np.abs(exact))).max() for got, exact in pairs))
 
 

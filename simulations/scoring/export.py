@@ -21,9 +21,12 @@ from problems.data.formats.uci import base_codes
 from problems.data.preprocessing import Preprocessing
 from problems.errors import importable, require
 from problems.models import ModelError
+from problems.objectives.hazard import HAZARD
 from problems.objectives.number_losses import POISSON
+from problems.survival.baseline import Baseline
 from simulations.scoring.check import ROWS, difference_from
 from simulations.scoring.model import MEAN, PROBABILITY, SCORE, TrainedModel
+from simulations.scoring.survival import RISK, SURVIVAL
 from simulations.scoring.table import FEATURES, input_names, is_text, known_texts, table_features
 
 if TYPE_CHECKING:
@@ -79,7 +82,8 @@ def export_onnx(model: TrainedModel, *, pixels: bool | None = None) -> Exported:
     is_pixels = bool(pixels if known is None else known)
     network = copy.deepcopy(model.network.module).cpu().float()
     loss = model.config.training.loss if model.numeric else ""
-    scorer = Scorer(network, model.preprocessing, is_pixels, model.calibration, loss)
+    calibration = None if model.timed else model.calibration
+    scorer = Scorer(network, model.preprocessing, is_pixels, calibration, loss, model.baseline)
     try:
         file = translate(scorer, model.sample_format.shape)
     except Exception as error:  # any exception: the exporter wraps the exceptions of the network's own code
@@ -110,8 +114,9 @@ class Scorer(nn.Module):
         network: The trained network.
         preprocessing: The table's preprocessing. None: the run was not trained on a table.
         pixels: Whether the inputs are bytes.
-        calibration: The map from scores to probabilities.
-        loss: The loss of a run whose labels are numbers; the second output is then the mean. "": labels are classes.
+        calibration: The map from scores to probabilities. None: rows have times.
+        loss: The loss of a run whose labels are numbers; the second output is then the mean. "": other labels.
+        baseline: The map from scores to survival until each border, the second output. None: there is no such output.
     """
 
     def __init__(
@@ -119,8 +124,9 @@ class Scorer(nn.Module):
         network: nn.Module,
         preprocessing: Preprocessing | None,
         pixels: bool,
-        calibration: Calibration = IDENTITY,
+        calibration: Calibration | None = IDENTITY,
         loss: str = "",
+        baseline: Baseline | None = None,
     ) -> None:
         super().__init__()
         self.network = network
@@ -128,9 +134,17 @@ class Scorer(nn.Module):
         self.pixels = pixels
         self.calibration = calibration
         self.loss = loss
+        self.baseline = baseline
 
-    def forward(self, inputs: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-        """Return scores, and probabilities or means.
+    @property
+    def outputs(self) -> list[str]:
+        """The names of the outputs."""
+        if self.calibration is None:
+            return [RISK] if self.baseline is None else [RISK, SURVIVAL]
+        return [SCORE, MEAN if self.loss else PROBABILITY]
+
+    def forward(self, inputs: torch.Tensor) -> tuple[torch.Tensor, ...]:
+        """Return scores, and probabilities, means or survival.
 
         Args:
             inputs: The features. With a table: the cells of the raw columns, see `table_features`, and the offset.
@@ -145,6 +159,8 @@ class Scorer(nn.Module):
                 score = (score.double() + inputs[:, cells]).float()
             if self.preprocessing.missing == "error":  # a network may hide a NaN in its features, as ReLU does
                 score = torch.where(faulty, torch.nan, score)
+        if self.calibration is None:
+            return (score,) if self.baseline is None else (score, _survive(score, self.baseline))
         if self.loss:
             return score, torch.exp(score) if self.loss == POISSON else score.clone()
         return score, _calibrate(score, self.calibration)
@@ -162,6 +178,19 @@ def _calibrate(score: torch.Tensor, calibration: Calibration) -> torch.Tensor:
     )
     ramps = ((score.double()[..., None] - knots[:-1]) / knots.diff()).clamp(0, 1)
     return (values[0] + (ramps * values.diff()).sum(dim=-1)).float()
+
+
+def _survive(score: torch.Tensor, baseline: Baseline) -> torch.Tensor:
+    """Return the survival (n, k) of scores (n,) until each border; see `problems.survival.baseline`."""
+    values = torch.tensor(baseline.values, dtype=torch.float64)
+    if baseline.loss == HAZARD:
+        # softplus in a form that ONNX Runtime computes in double precision
+        logits = score.double()[..., None] + values
+        hazards = (logits.clamp(min=0) + torch.log(1 + torch.exp(-logits.abs()))).cumsum(dim=-1)
+    else:
+        # without an event so far the hazard is 0, whatever the score
+        hazards = torch.where(values > 0, values * torch.exp(score.double())[..., None], 0.0)
+    return torch.exp(-hazards).float()
 
 
 def translate(scorer: Scorer, shape: tuple[int, ...]) -> onnx.ModelProto:
@@ -183,7 +212,7 @@ def translate(scorer: Scorer, shape: tuple[int, ...]) -> onnx.ModelProto:
             dynamo=True,
             opset_version=OPSET,
             input_names=[FEATURES],
-            output_names=[SCORE, MEAN if scorer.loss else PROBABILITY],
+            output_names=scorer.outputs,
             dynamic_shapes=({0: torch.export.Dim("n")},),
             verbose=False,
         )
@@ -240,7 +269,7 @@ def _metadata(model: TrainedModel) -> dict[str, str]:
         "strategy": str(result["strategy"]),
         "model": model.chosen,
         "round": str(model.server_round),
-        **({"label": model.label_column, "loss": model.config.training.loss} if model.numeric else _classes(model)),
+        **_labels(model),
         **(
             {}
             if model.preprocessing is None
@@ -249,6 +278,16 @@ def _metadata(model: TrainedModel) -> dict[str, str]:
         **({} if labels.pixel_max is None else {"pixel_max": f"{labels.pixel_max:g}"}),
         "versions": json.dumps(result["versions"]),
     }
+
+
+def _labels(model: TrainedModel) -> dict[str, str]:
+    """Return the metadata about labels."""
+    if model.numeric:
+        return {"label": model.label_column, "loss": model.config.training.loss}
+    if not model.timed or model.preprocessing is None:
+        return _classes(model)
+    found = {"label": model.label_column, "loss": model.config.training.loss, "time": model.preprocessing.time_column}
+    return found if model.baseline is None else found | {"times": json.dumps(model.baseline.times.tolist())}
 
 
 def _classes(model: TrainedModel) -> dict[str, str]:

@@ -16,6 +16,7 @@ from numpy.typing import ArrayLike
 from problems.data.cells import is_number
 from problems.data.preprocessing import MAX_DEVIATIONS, Feature, Preprocessing
 from simulations.scoring.model import MEAN, PROBABILITY, SCORE
+from simulations.scoring.survival import RISK, SURVIVAL
 
 FEATURES = "features"
 
@@ -26,7 +27,8 @@ def input_names(preprocessing: Preprocessing) -> dict[str, str]:
     It is the column's name, followed by ``(column)`` if an output has the same name. The offset's column is the last.
     """
     columns = (*preprocessing.columns, *([preprocessing.offset_column] if preprocessing.offset_column else []))
-    return {name: f"{name} (column)" if name in (SCORE, PROBABILITY, MEAN) else name for name in columns}
+    outputs = (RISK, SURVIVAL) if preprocessing.time_column else (SCORE, PROBABILITY, MEAN)
+    return {name: f"{name} (column)" if name in outputs else name for name in columns}
 
 
 def is_text(preprocessing: Preprocessing, column: str) -> bool:

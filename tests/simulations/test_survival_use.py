@@ -1,10 +1,12 @@
 """Models of times to an event in use: baselines, curves, new rows, cards and exports."""
 
 import json
+import re
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+import onnxruntime
 import pandas as pd
 import pytest
 from hypothesis import given, settings
@@ -25,6 +27,11 @@ from simulations.arguments import add_directory
 from simulations.baselines import Baselines, train_baselines
 from simulations.engines.launch import run_federation
 from simulations.results.output import log_off
+from simulations.results.records import read_run
+from simulations.results.report import write_report
+from simulations.results.row_differences import compare_rows
+from simulations.scoring.card import write_card
+from simulations.scoring.export import export_onnx
 from simulations.scoring.model import load
 from simulations.scoring.rows import evaluate_file, score_file
 from tests.refusals import refuses
@@ -264,3 +271,51 @@ def test_new_rows_have_the_metrics_of_their_scores(hazards: Path, table: Path, t
     frame.drop(columns="months").to_csv(tmp_path / "new.csv", index=False)
     with refuses(DataError, "columns: got no column months"):
         evaluate_file(model, tmp_path / "new.csv")
+
+
+@pytest.mark.parametrize("strategy", ["hazards", "newton"])
+def test_an_exported_file_has_the_survival_of_predict(
+    strategy: str, hazards: Path, table: Path, tmp_path: Path
+) -> None:
+    run = hazards
+    if strategy == "newton":
+        run = tmp_path / "run"
+        federate(table, run, 1, strategy=strategy, dtype="auto", time_borders="1:11")
+    model, new = load(run), draw(50)
+    assert model.baseline is not None
+    exported = export_onnx(model)
+    assert exported.difference is not None
+    session = onnxruntime.InferenceSession(exported.content)
+    kinds = {"x": np.float64, "y": np.float64, "kind": object}
+    fed = {item.name: new[[item.name]].to_numpy(kinds[item.name]) for item in session.get_inputs()}
+    scores, survival = session.run(["risk_score", "survival"], fed)
+    times = json.loads(session.get_modelmeta().custom_metadata_map["times"])
+    np.testing.assert_allclose(scores, model.predict(new), atol=1e-5)
+    np.testing.assert_allclose(survival, model.predict_survival(new, times), atol=1e-5)
+
+
+def test_report_and_card_have_the_parts_of_times(hazards: Path) -> None:
+    page, card = write_report([hazards]).read_text(), write_card(load(hazards))
+    titles = re.findall("<h3>(.*?)</h3>", page)
+    assert titles == ["Survival", "Calibration"]
+    for text in (page, card):
+        assert "a concordance of" in text
+        assert "share of comparable pairs of rows" in text
+        assert "the mean predicted risk of an event is" in text
+        for binary in ("ROC", "net benefit", "Acting on a score", "calibrated probability", "positive label"):
+            assert binary not in text
+    assert "survival-analysis" in card
+    assert "lowest third of risk" in card
+
+
+def test_two_runs_are_compared_on_their_rows(hazards: Path, table: Path, tmp_path: Path) -> None:
+    for name, keys in (("a", {"num_server_rounds": 1}), ("b", {"time_borders": "1:11"})):
+        federate(table, tmp_path / name, **keys)
+    (found,) = compare_rows([read_run(hazards), read_run(tmp_path / "a")], "concordance")
+    assert found.method == "paired, jackknife"
+    assert found.low is not None
+    assert found.low < found.value < found.high
+    other = compare_rows([read_run(hazards), read_run(tmp_path / "b")], "concordance")[0]
+    assert other.method == "not paired, too wide"  # other intervals of time
+    output = CliRunner().invoke(cli, ["compare", str(hazards), str(tmp_path / "a")]).output
+    assert "concordance minus concordance of run, with an interval over test rows" in output
