@@ -199,6 +199,7 @@ def own_files(folder: Path, least: int) -> tuple[dict[str, Scalar], list[dict[st
         frame.assign(months=rng.integers(1, MONTHS, 90)).to_csv(folder / f"{site}.csv", index=False)
     nodes: list[dict[str, Scalar]] = [{"data-path": str(folder / f"{s}.csv"), "least-cell": least} for s in range(3)]
     config = keys_of(folder / "0.csv", partition="own", site_column="", entry_column="", fedx_negative_batch_size=80)
+    config["fedx.history-size"] = 60  # a subsample of 144 scores
     return config, nodes, pd.read_csv(folder / "0.csv")
 
 
