@@ -65,7 +65,7 @@ def summarise(
     parts = _choose_times(counts, shown, least_cell)
     found: dict[str, Any] = {"rows": int(counts.sum()), "events": int(counts[..., 1].sum())}
     value = harrell(rows.cells).value
-    found["concordance"] = [known(each) for each in (value, *harrell_interval(rows.cells))]
+    found["concordance"] = [round_finite(each) for each in (value, *harrell_interval(rows.cells))]
     left_out: list[str] = []
     if not shown:
         left_out.append("curves: the counts between any two times are small")
