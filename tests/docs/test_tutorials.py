@@ -15,7 +15,8 @@ from tests.docs.markdown import PROJECT, Block, blocks
 from tests.programs import REAL, needs_real, ran
 
 TUTORIALS = PROJECT / "docs" / "tutorials"
-PAGES = ("hospital-csv", "sparse-logistic", "credit-vertical", "heart-disease", "joining", "three-hospitals-study")
+PAGES = ("hospital-csv", "sparse-logistic", "credit-vertical", "heart-disease", "three-hospitals-study")
+ON_REAL = ("joining", "dialysis")  # on data sets that do not come with the project
 MARK = "<!-- output -->"
 RUN, SHOWN = ("sh", "python"), ("text", "console", "json", "toml", "")
 NUMBER = re.compile(r"[-+]?\d+(?:\.\d+)?(?:e[-+]?\d+)?")
@@ -59,9 +60,9 @@ def missing(shown: str, printed: str) -> str:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("name", [pytest.param(name, marks=needs_real if name == "joining" else ()) for name in PAGES])
+@pytest.mark.parametrize("name", [*PAGES, *(pytest.param(name, marks=needs_real) for name in ON_REAL)])
 def test_a_tutorial_runs_as_printed(name: str, tmp_path: Path) -> None:
-    if name == "joining":
+    if name in ON_REAL:
         (tmp_path / "data").symlink_to(REAL)
     printed, checked = "", 0
     for block in blocks(TUTORIALS / f"{name}.md"):
