@@ -160,7 +160,7 @@ class Scorer(nn.Module):
             if self.preprocessing.missing == "error":  # a network may hide a NaN in its features, as ReLU does
                 score = torch.where(faulty, torch.nan, score)
         if self.calibration is None:
-            return (score,) if self.baseline is None else (score, _survive(score, self.baseline))
+            return (score,) if self.baseline is None else (score, survive_all(score, self.baseline))
         if self.loss:
             return score, torch.exp(score) if self.loss == POISSON else score.clone()
         return score, _calibrate(score, self.calibration)
@@ -180,8 +180,13 @@ def _calibrate(score: torch.Tensor, calibration: Calibration) -> torch.Tensor:
     return (values[0] + (ramps * values.diff()).sum(dim=-1)).float()
 
 
-def _survive(score: torch.Tensor, baseline: Baseline) -> torch.Tensor:
-    """Return the survival (n, k) of scores (n,) until each border; see `problems.survival.baseline`."""
+def survive_all(score: torch.Tensor, baseline: Baseline) -> torch.Tensor:
+    """Return the survival (n, k) of scores (n,) until each border, with operators that ONNX has.
+
+    Args:
+        score: The scores.
+        baseline: The model's baseline, see `problems.survival.baseline`.
+    """
     values = torch.tensor(baseline.values, dtype=torch.float64)
     if baseline.loss == HAZARD:
         # softplus in a form that ONNX Runtime computes in double precision
