@@ -60,9 +60,9 @@ def count_cells(
 class TimeEvaluator(NetworkEvaluator):
     """Metrics of a network's risk scores of rows with times.
 
-    Metrics are ``concordance`` (Harrell's), ``concordance_uno``, ``auc_horizon`` (the AUC of events until the horizon)
-    with the losses "hazard" and "concordance" ``loss``, and with "hazard" ``brier_horizon``, the Brier score of
-    survival until the horizon.
+    Metrics are ``concordance`` (Harrell's), ``concordance_uno``, ``auc_horizon`` (the AUC of events until the horizon).
+    The losses "hazard" and "concordance" add ``loss``, and "hazard" adds ``brier_horizon``, the Brier score of survival
+    until the horizon.
 
     Args:
         config: The run config.
