@@ -11,12 +11,14 @@ import pytest
 from flwr.app import Error, Message
 from safetensors.numpy import load, save
 
+from apps.config import Scalar
 from apps.registry import ALGORITHMS
 from payloads.record import specs_of
 from payloads.wire import ARRAYS, METRICS, NUM_EXAMPLES, PAYLOAD, ROUND, model_arrays, model_record
 from tests.battery.federation import Exchange, Run, Wiretap, federate
 
-BAD_ROUND, BAD_PARTITION = 2, 1
+BAD_PARTITION = 1
+FIRST_BAD_ROUND = 2
 
 
 def with_error(reply: Message, exchange: Exchange) -> Message:
@@ -61,7 +63,7 @@ TAMPER: dict[str, tuple[Callable[[Message, Exchange], Message], str]] = {
     "other-dtype": (lambda m, e: with_model(m, to_other_dtype), "expected float32"),
     "no-model": (lambda m, e: without(m, ARRAYS), "without the record 'arrays'"),
     "no-metrics": (lambda m, e: without(m, METRICS), "without the metrics"),
-    "stale": (lambda m, e: with_metric(m, ROUND, BAD_ROUND - 1), "reply of round 1, expected 2"),
+    "stale": (lambda m, e: with_metric(m, ROUND, e.server_round - 1), "reply of round {before}, expected {now}"),
     "negative-count": (lambda m, e: with_metric(m, NUM_EXAMPLES, -1), NUM_EXAMPLES),
     "nan-count": (lambda m, e: with_metric(m, NUM_EXAMPLES, float("nan")), NUM_EXAMPLES),
 }
@@ -73,67 +75,73 @@ TAMPER_PAYLOAD: dict[str, tuple[Callable[[Message, Exchange], Message], str]] = 
 OF_FLOATS = ("nan-payload",)
 # these changes have no effect on an empty model
 OF_A_MODEL = ("nan-model", "infinite-entry", "short-model", "other-dtype")
-CASES = [
-    (name, kind)
-    for name, row in ALGORITHMS.items()
-    for kind in (*TAMPER, *(TAMPER_PAYLOAD if row.strategy.up_type is not None else ()))
-    if row.strategy.shares_model or kind not in OF_A_MODEL
-    if kind not in OF_FLOATS or any(spec.kind == "float" for spec in specs_of(row.strategy.up_type).values())
-]
 RETRYING = [name for name, row in ALGORITHMS.items() if row.traits.retries_failed]
 
 
-def run_with_a_bad_reply(
-    strategy: str, path: Path, change: Callable[[Message, Exchange], Message], times: int = 100
-) -> tuple[Run, Wiretap]:
-    """Replace one client's reply in one round, up to ``times`` times."""
+def kinds_of(strategy: str) -> list[str]:
+    """Return the changes that have an effect on the replies of a strategy."""
+    strategy_row = ALGORITHMS[strategy].strategy
+    kinds = list(TAMPER)
+    if strategy_row.up_type is not None:
+        floats = any(spec.kind == "float" for spec in specs_of(strategy_row.up_type).values())
+        kinds += [kind for kind in TAMPER_PAYLOAD if floats or kind not in OF_FLOATS]
+    return [kind for kind in kinds if strategy_row.shares_model or kind not in OF_A_MODEL]
+
+
+def run_with_bad_replies(strategy: str, path: Path, kinds: list[str], times: int = 100) -> tuple[Run, Wiretap]:
+    """Replace one client's replies in the rounds from `FIRST_BAD_ROUND`, up to ``times`` in each, a kind a round."""
     asked: list[int] = []
 
     def tamper(exchange: Exchange) -> Message:
-        if exchange.server_round != BAD_ROUND or exchange.partition != BAD_PARTITION or exchange.phase:
+        index = exchange.server_round - FIRST_BAD_ROUND
+        if exchange.partition != BAD_PARTITION or exchange.phase or not 0 <= index < len(kinds):
             return exchange.reply
-        asked.append(exchange.partition)
-        return change(exchange.reply, exchange) if len(asked) <= times else exchange.reply
+        asked.append(index)
+        change, _ = (TAMPER | TAMPER_PAYLOAD)[kinds[index]]
+        return change(exchange.reply, exchange) if asked.count(index) <= times else exchange.reply
 
-    return federate(path, {"strategy": strategy, "num-server-rounds": 4}, clients=3, tamper=tamper)
-
-
-@pytest.fixture(scope="module")
-def expected_models() -> dict[str, bytes]:
-    """Cache each strategy's final model when the bad client sends only an error, or without errors if it asks again."""
-    return {}
+    config: dict[str, Scalar] = {"strategy": strategy, "num-server-rounds": len(kinds) + FIRST_BAD_ROUND}
+    config |= {"newton.ridge": 0.1} if strategy == "newton" else {}  # else it ends when it separates the classes
+    return federate(path, config, clients=3, tamper=tamper)
 
 
-@pytest.mark.parametrize(("strategy", "kind"), [case for case in CASES if case[0] not in RETRYING])
-def test_a_bad_reply_is_dropped_and_named(
-    strategy: str, kind: str, tmp_path: Path, expected_models: dict[str, bytes]
-) -> None:
-    change, reason = (TAMPER | TAMPER_PAYLOAD)[kind]
-    run, _ = run_with_a_bad_reply(strategy, tmp_path / "run", change)
-    assert [list(line["dropped"]) for line in run.lines] == [[], [], [str(BAD_PARTITION)], [], []]
-    assert reason in run.lines[BAD_ROUND]["dropped"][str(BAD_PARTITION)]
-    assert [line["clients_answered"] for line in run.lines[1:]] == [3, 2, 3, 3]
+def sent_models(tap: Wiretap) -> dict[int, list[bytes]]:
+    """Return the model that the clients receive in each round."""
+    contents = {e.server_round: e.message.content for e in tap.exchanges if not e.phase}
+    models = {number: model_arrays(content.array_records[ARRAYS]) for number, content in contents.items()}
+    return {number: [array.tobytes() for array in arrays] for number, arrays in models.items()}
+
+
+@pytest.mark.parametrize("strategy", [name for name in ALGORITHMS if name not in RETRYING])
+def test_bad_replies_are_dropped_and_named(strategy: str, tmp_path: Path) -> None:
+    """The run equals the run in which the client sends only errors in the same rounds."""
+    kinds = kinds_of(strategy)
+    run, tap = run_with_bad_replies(strategy, tmp_path / "run", kinds)
+    bad = run.lines[FIRST_BAD_ROUND : FIRST_BAD_ROUND + len(kinds)]
+    assert [list(line["dropped"]) for line in run.lines] == [[], [], *[[str(BAD_PARTITION)]] * len(kinds), []]
+    for kind, line in zip(kinds, bad, strict=True):
+        reason = (TAMPER | TAMPER_PAYLOAD)[kind][1].format(before=line["round"] - 1, now=line["round"])
+        assert reason in line["dropped"][str(BAD_PARTITION)]
+    assert [line["clients_answered"] for line in run.lines[1:]] == [3, *[2] * len(kinds), 3]
     assert np.isfinite(run.numbers()).all()
-    if strategy not in expected_models:
-        expected_models[strategy] = run_with_a_bad_reply(strategy, tmp_path / "error", with_error)[0].model_bytes
-    assert run.model_bytes == expected_models[strategy]
+    errors, other = run_with_bad_replies(strategy, tmp_path / "errors", ["error"] * len(kinds))
+    assert sent_models(tap) == sent_models(other)
+    assert run.model_bytes == errors.model_bytes
 
 
-@pytest.mark.parametrize(("strategy", "kind"), [case for case in CASES if case[0] in RETRYING])
-def test_a_bad_reply_is_asked_for_again(
-    strategy: str, kind: str, tmp_path: Path, expected_models: dict[str, bytes]
-) -> None:
-    """After two bad replies and a good one, the run equals the run without errors. Joint clients all train again."""
-    change, _ = (TAMPER | TAMPER_PAYLOAD)[kind]
-    run, tap = run_with_a_bad_reply(strategy, tmp_path / "run", change, times=2)
-    asked = [e.partition for e in tap.exchanges if e.server_round == BAD_ROUND and not e.phase]
-    again = [BAD_PARTITION] if ALGORITHMS[strategy].strategy.shares_model else [0, 1, 2]
-    assert asked == [0, 1, 2, *again, *again]
-    assert [line["dropped"] for line in run.lines] == [{}] * 5
-    assert [line["clients_answered"] for line in run.lines[1:]] == [3] * 4
-    if strategy not in expected_models:
-        expected_models[strategy] = run_with_a_bad_reply(strategy, tmp_path / "good", change, times=0)[0].model_bytes
-    assert run.model_bytes == expected_models[strategy]
+@pytest.mark.parametrize("strategy", RETRYING)
+def test_bad_replies_are_asked_for_again(strategy: str, tmp_path: Path) -> None:
+    """After bad replies and a good one, the run equals the run without errors. Joint clients all train again."""
+    kinds = kinds_of(strategy)
+    again, times = ([BAD_PARTITION], 2) if ALGORITHMS[strategy].strategy.shares_model else ([0, 1, 2], 1)
+    run, tap = run_with_bad_replies(strategy, tmp_path / "run", kinds, times)
+    for server_round in range(1, len(run.lines)):
+        asked = [e.partition for e in tap.exchanges if e.server_round == server_round and not e.phase]
+        bad = FIRST_BAD_ROUND <= server_round < FIRST_BAD_ROUND + len(kinds)
+        assert asked == [0, 1, 2, *(again * times if bad else [])]
+    assert [line["dropped"] for line in run.lines] == [{}] * len(run.lines)
+    assert [line["clients_answered"] for line in run.lines[1:]] == [3] * (len(run.lines) - 1)
+    assert run.model_bytes == run_with_bad_replies(strategy, tmp_path / "good", kinds, 0)[0].model_bytes
 
 
 def test_one_good_reply_too_few_ends_the_run_with_the_reason(strategy: str, tmp_path: Path) -> None:

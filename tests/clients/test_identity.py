@@ -97,9 +97,26 @@ def test_bytes_give_the_identity_back_and_words_hide_it() -> None:
             Identity.from_bytes(wrong)
 
 
+def test_key_is_read_from_memory(monkeypatch: pytest.MonkeyPatch) -> None:
+    paths: list[Path] = []
+    load = ssl.SSLContext.load_cert_chain
+
+    def watched(context: ssl.SSLContext, path: Path) -> None:
+        paths.append(path.readlink())
+        load(context, path)
+
+    monkeypatch.setattr(ssl.SSLContext, "load_cert_chain", watched)
+    monkeypatch.setattr(tempfile, "mkdtemp", None)
+    opened = list(Path("/proc/self/fd").iterdir())
+    client_context(ALICE, [BOB.certificate])
+    assert paths == [Path("/memfd:identity (deleted)")]
+    assert list(Path("/proc/self/fd").iterdir()) == opened
+
+
 def test_the_key_lies_in_a_file_of_its_owner_only_and_for_a_moment(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
+    monkeypatch.setattr("vertical.transport.identity._IN_MEMORY", False)
     monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
     modes: list[int] = []
 

@@ -1,9 +1,11 @@
 """A party's certificate and key, and TLS 1.3 contexts that accept only its peers' certificates."""
 
+import os
 import secrets
 import ssl
 import tempfile
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from hashlib import sha256
@@ -18,6 +20,8 @@ from cryptography.hazmat.primitives.serialization import Encoding, NoEncryption,
 from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
 
 _END = b"-----END PRIVATE KEY-----\n"
+_OPEN_FILES = Path("/proc/self/fd")
+_IN_MEMORY = hasattr(os, "memfd_create") and _OPEN_FILES.is_dir()
 
 
 @dataclass(frozen=True)
@@ -169,10 +173,25 @@ def _mutual(
         context.verify_flags |= ssl.VERIFY_X509_PARTIAL_CHAIN
         for peer in peers:
             context.load_verify_locations(cadata=peer)
-    # the ssl module reads keys only from files, so a file exists for a moment
+    with _in_file(identity.key + identity.chain) as path:
+        context.load_cert_chain(path)
+    return context
+
+
+@contextmanager
+def _in_file(content: bytes) -> Iterator[Path]:
+    """Yield a file that only this process's user can read, since the ssl module reads keys only from files.
+
+    The file is in memory if the system has such files. Otherwise it exists on disk for a moment.
+    """
+    if _IN_MEMORY:
+        with os.fdopen(os.memfd_create("identity"), "wb") as file:
+            file.write(content)
+            file.flush()
+            yield _OPEN_FILES / str(file.fileno())
+        return
     with tempfile.TemporaryDirectory(prefix="vfl-") as folder:  # mode 0700
         path = Path(folder) / "identity.pem"
         path.touch(mode=0o600)
-        path.write_bytes(identity.key + identity.chain)
-        context.load_cert_chain(path)
-    return context
+        path.write_bytes(content)
+        yield path
