@@ -88,8 +88,12 @@ def _list_rows(axes: Axes, below: Axes, curves: list[tuple[str, str, Any]]) -> N
     below.set_ylim(-len(curves), 1)
     below.text(0, 0.5, "rows under observation", fontsize="small", va="center")
     for number, (_, color, curve) in enumerate(curves):
-        for tick, place in zip(ticks, np.searchsorted(times, ticks, "right") - 1, strict=True):
-            text = f"{curve['remaining'][place]:,}"
+        known = np.array(curve["times"])
+        for before, tick in zip([-1.0, *ticks], ticks, strict=False):
+            # a curve without small counts has fewer times: no number without a time since the tick before
+            if not ((known > before) & (known <= tick)).any():
+                continue
+            text = f"{curve['remaining'][np.searchsorted(known, tick, 'right') - 1]:,}"
             below.text(tick, -number - 0.5, text, color=color, fontsize="small", ha="center", va="center")
 
 
