@@ -61,7 +61,7 @@ def plot_curves(axes: Axes, below: Axes, survival: Mapping[str, Any], unit: str)
     groups = survival.get("risk_groups", [])
     curves += [(group["group"], color, group) for group, color in zip(groups, _COLORS, strict=False)]
     for label, color, curve in curves:
-        _draw_curve(axes, curve, label, color)
+        _draw_curve(axes, curve, label, color, whole=survival["least_cell"] <= 1)
     axes.set(xlabel=unit, ylabel="share without an event (Kaplan-Meier)", ylim=(0, 1.02))
     axes.set(xlim=(0, survival["all"]["times"][-1]))
     axes.grid(alpha=0.3)
@@ -69,10 +69,14 @@ def plot_curves(axes: Axes, below: Axes, survival: Mapping[str, Any], unit: str)
     _list_rows(axes, below, curves)
 
 
-def _draw_curve(axes: Axes, curve: Mapping[str, Any], label: str, color: str) -> None:
-    """Draw a curve of steps, with its interval as a band."""
+def _draw_curve(axes: Axes, curve: Mapping[str, Any], label: str, color: str, *, whole: bool) -> None:
+    """Draw steps with a band of the interval. If the curve is not whole: points, since steps between are unknown."""
     times = curve["times"]
     shares, low, high = (np.array(curve[name], dtype=float) for name in ("survival", "low", "high"))
+    if not whole:
+        axes.plot(times, shares, "o:", color=color, label=label, linewidth=1, markersize=4)
+        axes.vlines(times, low, high, color=color, linewidth=1)
+        return
     axes.step(times, shares, where="post", color=color, label=label, linewidth=1.6)
     axes.fill_between(times, low, high, step="post", color=color, alpha=0.12, linewidth=0)
 
@@ -88,8 +92,12 @@ def _list_rows(axes: Axes, below: Axes, curves: list[tuple[str, str, Any]]) -> N
     below.set_ylim(-len(curves), 1)
     below.text(0, 0.5, "rows under observation", fontsize="small", va="center")
     for number, (_, color, curve) in enumerate(curves):
-        for tick, place in zip(ticks, np.searchsorted(times, ticks, "right") - 1, strict=True):
-            text = f"{curve['remaining'][place]:,}"
+        known = np.array(curve["times"])
+        for before, tick in zip([-1.0, *ticks], ticks, strict=False):
+            # a curve without small counts has fewer times: no number without a time since the tick before
+            if not ((known > before) & (known <= tick)).any():
+                continue
+            text = f"{curve['remaining'][np.searchsorted(known, tick, 'right') - 1]:,}"
             below.text(tick, -number - 0.5, text, color=color, fontsize="small", ha="center", va="center")
 
 

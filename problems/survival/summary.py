@@ -56,14 +56,15 @@ def summarise(
         least_cell: The smallest number of rows that the description may reveal.
 
     Returns:
-        ``rows``, ``events``, ``concordance``, ``all``, ``risk_groups``, ``calibration`` and ``left_out``, see
-        docs/run-directory.md.
+        ``rows``, ``events``, ``least_cell``, ``concordance``, ``all``, ``risk_groups``, ``calibration`` and
+        ``left_out``, see docs/run-directory.md.
     """
     counts = split_by_risk(rows.cells, len(THIRDS))
     entries = None if rows.entries is None else split_entries(rows.cells, rows.entries, len(THIRDS))
     shown = _choose_times(counts.sum(axis=0, keepdims=True), list(range(len(times))), least_cell)
     parts = _choose_times(counts, shown, least_cell)
     found: dict[str, Any] = {"rows": int(counts.sum()), "events": int(counts[..., 1].sum())}
+    found["least_cell"] = least_cell
     value = harrell(rows.cells).value
     found["concordance"] = [round_finite(each) for each in (value, *harrell_interval(rows.cells))]
     left_out: list[str] = []

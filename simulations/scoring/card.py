@@ -257,6 +257,8 @@ def _curves(survival: Mapping[str, Any]) -> list[str]:
         place = max(index for index, time in enumerate(curve["times"]) if time <= survival["horizon"])
         value, low, high = (curve[name][place] for name in ("survival", "low", "high"))
         numbers = "-" if None in (value, low, high) else f"{value:.3f} ({low:.3f} to {high:.3f})"
+        if (time := curve["times"][place]) != survival["horizon"]:  # small counts hide the horizon
+            numbers = f"{numbers} until {time:g}" if time else "-"
         rows.append([curve.get("group", "all rows"), f"{curve['rows']:,}", f"{curve['events']:,}", numbers])
     title = f"survival until {survival['horizon']:g} (Kaplan-Meier) with 95 % interval"
     parts = [make_table(["", "rows", "events", title], rows)] if rows else []

@@ -99,7 +99,9 @@ CONFIG = {
 def test_secure_sums_have_the_metrics_of_the_held_out_rows(nodes: list[dict[str, Any]], tmp_path: Path) -> None:
     open_nodes = [{**node, "least-cell": 1} for node in nodes]
     plain = run(CONFIG, tmp_path / "plain", node_configs=open_nodes, quiet=True)
-    secure = run({**CONFIG, "privacy.secure-sum": True}, tmp_path / "secure", node_configs=nodes, quiet=True)
+    secure = run(
+        {**CONFIG, "privacy.secure-sum": True, "pictures": True}, tmp_path / "secure", node_configs=nodes, quiet=True
+    )
     assert secure.metrics == pytest.approx(plain.metrics, abs=1e-4)
     weights = [value.double().numpy().ravel() for value in load_file(plain.path / "model.safetensors").values()]
     (weight,) = [value for value in weights if len(value) == 2]
