@@ -27,6 +27,7 @@ from apps.run_directory.checkpoints import restore, snapshot
 from apps.run_directory.coefficients import COEFFICIENTS, save_coefficients
 from apps.run_directory.history import History
 from apps.run_directory.same_data import compare_data, record
+from apps.run_directory.survival import save_survival
 from apps.sites import resources
 from apps.sites.rows import reads_own
 from apps.sites.state_store import CHECKPOINT_ROUND, STATE_DIR
@@ -136,11 +137,10 @@ class Training:
         if COEFFICIENTS in entries:
             for line in save_coefficients(self.directory.path, entries[COEFFICIENTS]):
                 log(INFO, "%s", line)
-        survival = self.measurement.describe_survival(models[""], entries)
+        if (survival := self.measurement.describe_survival(models[""], entries)) is not None:
+            save_survival(self.directory.path, survival)
         result = self.history.result(config, self.engine, roster, self.last_round, entries, self.strategy.report)
-        self.directory.finish(
-            result, self.strategy.headline, pictures=config.run.pictures, tally=tally, survival=survival
-        )
+        self.directory.finish(result, self.strategy.headline, pictures=config.run.pictures, tally=tally)
         return result
 
     def join(self) -> Roster:

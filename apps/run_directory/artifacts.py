@@ -249,13 +249,7 @@ class RunDirectory:
         write_tensors(self.path / f"{add_suffix('model', view)}.safetensors", dict(arrays), {"format": "pt"})
 
     def finish(
-        self,
-        result: Mapping[str, Any],
-        view: str = "",
-        *,
-        pictures: bool = True,
-        tally: Tally | None = None,
-        survival: Mapping[str, Any] | None = None,
+        self, result: Mapping[str, Any], view: str = "", *, pictures: bool = True, tally: Tally | None = None
     ) -> None:
         """Draw the pictures, write the tables, and write result.json last: it exists only if the run completed.
 
@@ -264,7 +258,6 @@ class RunDirectory:
             view: The view whose curves are drawn. "": the model itself.
             pictures: Whether to draw pictures. Without matplotlib none are drawn.
             tally: The counted scores of the figures in the result, if it has figures.
-            survival: The content of survival.json. None: rows have no times.
         """
         self._events.close()
         wanted = [MATPLOTLIB, TENSORBOARD] if pictures else [TENSORBOARD]
@@ -272,12 +265,10 @@ class RunDirectory:
         if pictures and MATPLOTLIB not in missing:
             from apps.run_directory.drawings import draw_run  # matplotlib takes a second to import
 
-            draw_run(self.path, self.lines(), result, view, tally, survival)
+            draw_run(self.path, self.lines(), result, view, tally)
         if missing:
             log(INFO, "left out the files that need %s: %s", " and ".join(missing), install("reports"))
         write_tables(self.path, result)
-        if survival is not None:
-            self._write_json("survival.json", survival)
         (self.path / "failure.json").unlink(missing_ok=True)  # a run that was stopped may still complete
         self._write_json("result.json", result)
         if self._tracker is not None:

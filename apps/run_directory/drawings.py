@@ -14,7 +14,7 @@ import numpy as np
 
 from apps.run_directory.curves import draw_curves, draw_sites, escape, has_sites, rows_in_words
 from apps.run_directory.statistics import Rows, decision_rows
-from apps.run_directory.survival import draw_survival
+from apps.run_directory.survival import draw_survival, read_survival
 from payloads.site_names import label_entry
 from problems.files import room_for
 from problems.intervals import AUC
@@ -28,12 +28,7 @@ _NAMED = 8
 
 
 def draw_run(
-    folder: Path,
-    lines: list[dict[str, Any]],
-    result: Mapping[str, Any],
-    view: str,
-    tally: Tally | None,
-    survival: Mapping[str, Any] | None = None,
+    folder: Path, lines: list[dict[str, Any]], result: Mapping[str, Any], view: str, tally: Tally | None
 ) -> None:
     """Draw all pictures of a run.
 
@@ -43,7 +38,6 @@ def draw_run(
         result: The content of result.json.
         view: The view whose curves are drawn. "" is the model itself.
         tally: The counted scores of the figures in the result, if it has figures.
-        survival: The content of survival.json. None: rows have no times.
 
     Raises:
         DiskFullError: The disk is full.
@@ -59,7 +53,7 @@ def draw_run(
     if tally is not None and AUC in result["all"]:
         _draw(folder / "roc.png", title, result, tally, _draw_roc, "lower right")
         _draw(folder / "reliability.png", title, result, tally, _draw_reliability, "upper left")
-    if survival is not None and "all" in survival:
+    if "all" in (survival := read_survival(folder)):
         with room_for(folder / "survival.png"):
             where = "the test rows" if "test_metrics" in result else rows_in_words(config)
             draw_survival(folder / "survival.png", title, survival, where, config["time-column"] or "time")

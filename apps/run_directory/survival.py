@@ -1,24 +1,49 @@
-"""The picture survival.png: Kaplan-Meier curves of the evaluated rows by predicted risk, and the calibration.
+"""The files survival.json and survival.png: Kaplan-Meier curves of rows by predicted risk, and the calibration.
 
 This module does not use pyplot, whose state belongs to the main thread.
 """
 
 from __future__ import annotations
 
+import json
 from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from problems.files import write_atomic
+
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
+NAME = "survival.json"
 # from low to high risk, also distinguishable in grey
 _COLORS = ("#1b9e77", "#7570b3", "#d95f02")
 _TICKS = 6
 # the ratios of the panels: curves and calibration; curves and numbers of rows
 _WIDTHS, _HEIGHTS = (5, 4), (5, 1)
+
+
+def save_survival(folder: Path, survival: Mapping[str, Any]) -> None:
+    """Write survival.json into a run directory.
+
+    Args:
+        folder: The run directory.
+        survival: The content.
+    """
+    write_atomic(folder / NAME, (json.dumps(survival, indent=2) + "\n").encode())
+
+
+def read_survival(folder: Path) -> dict[str, Any]:
+    """Return the content of survival.json; {} without the file.
+
+    Args:
+        folder: The run directory.
+    """
+    path = folder / NAME
+    found: dict[str, Any] = json.loads(path.read_text("utf-8")) if path.exists() else {}
+    return found
 
 
 def draw_survival(path: Path, title: str, survival: Mapping[str, Any], rows: str, unit: str) -> None:
