@@ -19,7 +19,7 @@ from problems.objectives.hazard import CONCORDANCE, HAZARD, encode, hazard_loss,
 from problems.objectives.pairwise import make_objective
 from problems.site import as_tensor
 from problems.survival.intervals import measure_cells
-from problems.survival.paired import bin_rows
+from problems.survival.paired import bin_rows, count_entries
 from problems.survival.summary import CountedRows
 
 
@@ -90,10 +90,7 @@ class TimeEvaluator(NetworkEvaluator):
         cells, bins = count_cells(self.rows, scores)
         sizes = cells.sum(axis=(0, 1))
         means = np.bincount(bins, scores, len(sizes)) / np.maximum(sizes, 1)
-        entries, sites = None, None
-        if periods.entries.any():
-            entries = np.zeros(cells[:, 0].shape, np.int64)
-            np.add.at(entries, (periods.entries, bins), 1)
+        entries, sites = count_entries(periods.entries, bins, cells), None
         if self.rows.sites is not None:
             sites = {int(site): np.zeros(cells.shape[:2], np.int64) for site in np.unique(self.rows.sites) if site >= 0}
             for site, counts in sites.items():
@@ -119,15 +116,17 @@ class TimeEvaluator(NetworkEvaluator):
     def __call__(self, arrays: Sequence[FloatArray]) -> dict[str, float]:
         predicted = self.predict(arrays)
         cells, bins = count_cells(self.rows, predicted.numpy())
+        assert self.rows.periods is not None
+        entries = count_entries(self.rows.periods.entries, bins, cells)
         if self.config.training.loss != HAZARD:
             loss = {"loss": self.risk(predicted)} if self.config.training.loss == CONCORDANCE else {}
-            return measure_cells(cells, self.horizon, None) | loss | self.nonzeros(arrays)
+            return measure_cells(cells, self.horizon, None, entries) | loss | self.nonzeros(arrays)
         baseline = baseline_of(self.model, self.config)[: len(cells)]
         survival = survive(predicted, baseline)[:, self.horizon].numpy()
         sizes = np.bincount(bins, minlength=cells.shape[2])
         means = np.bincount(bins, survival, cells.shape[2]) / np.maximum(sizes, 1)
         loss = {"loss": float(hazard_loss(predicted, self.codes, baseline).mean())}
-        return measure_cells(cells, self.horizon, means) | loss | self.nonzeros(arrays)
+        return measure_cells(cells, self.horizon, means, entries) | loss | self.nonzeros(arrays)
 
     def risk(self, outputs: Float[torch.Tensor, "n"]) -> float:
         """Return the risk of ``concordance`` on all pairs of the rows.

@@ -9,6 +9,8 @@ H. Uno and others, "On the C-statistics for evaluating overall adequacy of risk 
 survival data", Statistics in Medicine 30, 2011: each pair has the weight 1 / G(k-)^2, where k is the time of its
 earlier event and G the distribution of the censoring times. Pairs with k >= tau do not count.
 
+If rows come under observation late (left truncation), an event is compared only with rows that have entered by then.
+
 Rows of one bin count as equal scores, so both values differ from the concordance of the exact scores by at most half
 the (weighted) share of comparable pairs in a shared bin of more than one score.
 """
@@ -38,14 +40,19 @@ class Concordance:
     bound: float
 
 
-def harrell(cells: Int64[np.ndarray, "grid 2 bins"], wide: Bool[np.ndarray, "bins"] | None = None) -> Concordance:
+def harrell(
+    cells: Int64[np.ndarray, "grid 2 bins"],
+    wide: Bool[np.ndarray, "bins"] | None = None,
+    entries: Int64[np.ndarray, "grid bins"] | None = None,
+) -> Concordance:
     """Return Harrell's concordance.
 
     Args:
         cells: The counts of rows.
         wide: Whether each bin may contain different scores (`problems.binned_scores.find_wide_bins`). None: all may.
+        entries: The number of rows that come under observation at each grid time. None: all at grid time 0.
     """
-    return _compare(cells, np.ones(len(cells)), wide)
+    return _compare(cells, np.ones(len(cells)), wide, entries)
 
 
 def uno(
@@ -75,51 +82,78 @@ def harrell_interval(cells: Int64[np.ndarray, "grid 2 bins"]) -> tuple[float, fl
     Returns:
         The ends. nan with fewer than `FEWEST_EVENTS` events, or if the concordance is 0 or 1.
     """
-    value, derivative = derive_harrell(cells)
-    count = int(cells[:, 1].sum())
-    if count < FEWEST_EVENTS or not 0 < value < 1:
+    value, derivative, _ = derive_harrell(cells)
+    return spread(value, float((cells * derivative**2).sum()), int(cells[:, 1].sum()))
+
+
+def spread(value: float, squares: float, events: int) -> tuple[float, float]:
+    """Return the 95 % interval of a concordance from its jackknife, see `harrell_interval`.
+
+    Args:
+        value: The concordance.
+        squares: The sum of the squared derivatives over all rows.
+        events: The number of rows with an event.
+
+    Returns:
+        The ends. nan with fewer than `FEWEST_EVENTS` events, or if the concordance is nan, 0 or 1.
+    """
+    if events < FEWEST_EVENTS or not 0 < value < 1:
         return float("nan"), float("nan")
-    deviation = np.sqrt(float((cells * derivative**2).sum()) * count / (count - 1))
-    reach = stdtrit(count - 1, 0.975) * deviation / (value * (1 - value))
+    deviation = np.sqrt(squares * events / (events - 1))
+    reach = stdtrit(events - 1, 0.975) * deviation / (value * (1 - value))
     low, high = expit(logit(value) + np.array([-reach, reach])).tolist()
     return low, high
 
 
-def derive_harrell(cells: Int64[np.ndarray, "grid 2 bins"]) -> tuple[float, Float64[np.ndarray, "grid 2 bins"]]:
-    """Return Harrell's concordance, and its derivative with respect to the weight of a row of each cell.
+def derive_harrell(
+    cells: Int64[np.ndarray, "grid 2 bins"], entries: Int64[np.ndarray, "grid bins"] | None = None
+) -> tuple[float, Float64[np.ndarray, "grid 2 bins"], Float64[np.ndarray, "grid bins"]]:
+    """Return Harrell's concordance, and its derivative with respect to the weight of a row.
 
     Without comparable pairs the concordance is nan, and the derivatives are 0.
 
     Args:
         cells: The counts of rows.
+        entries: See `harrell`.
+
+    Returns:
+        The concordance; the derivative for a row of each cell that enters at grid time 0; and the part of it that a
+        row lacks which enters at each grid time.
     """
-    value, events = harrell(cells).value, cells[:, 1]
-    derivative = np.zeros(cells.shape)
+    value, events = harrell(cells, entries=entries).value, cells[:, 1]
+    derivative, before = np.zeros(cells.shape), np.zeros(events.shape)
     if np.isnan(value):
-        return value, derivative
-    later = _count_later(cells)
+        return value, derivative, before
+    later = _count_later(cells, entries)
     as_first = np.cumsum(later, axis=1) - later / 2 - value * later.sum(axis=1, keepdims=True)
     # a row is compared with the events before it, and a censored row also with the events at the same time
     reached = np.cumsum(events, axis=0)
     for label, earlier in ((0, reached), (1, reached - events)):
         as_second = np.cumsum(earlier[:, ::-1], axis=1)[:, ::-1] - earlier / 2
-        derivative[:, label] = as_second - value * earlier.sum(axis=1, keepdims=True) + label * as_first
+        before = as_second - value * earlier.sum(axis=1, keepdims=True)
+        derivative[:, label] = before + label * as_first
     pairs = float(events.sum(axis=1) @ later.sum(axis=1, dtype=np.float64))
-    return value, derivative / pairs
+    return value, derivative / pairs, before / pairs
 
 
-def _count_later(cells: Int64[np.ndarray, "grid 2 bins"]) -> Int64[np.ndarray, "grid bins"]:
+def _count_later(
+    cells: Int64[np.ndarray, "grid 2 bins"], entries: Int64[np.ndarray, "grid bins"] | None
+) -> Int64[np.ndarray, "grid bins"]:
     """Return the rows that are comparable with an event at each grid time, by bin."""
-    at_risk = np.cumsum(cells.sum(axis=1)[::-1], axis=0)[::-1]
-    later: np.ndarray = at_risk - cells[:, 1]
+    exits = cells.sum(axis=1)
+    entered = exits.sum(axis=0) if entries is None else np.cumsum(entries, axis=0)
+    later: np.ndarray = entered - (np.cumsum(exits, axis=0) - exits) - cells[:, 1]
     return later
 
 
 def _compare(
-    cells: Int64[np.ndarray, "grid 2 bins"], weights: Float64[np.ndarray, "grid"], wide: Bool[np.ndarray, "bins"] | None
+    cells: Int64[np.ndarray, "grid 2 bins"],
+    weights: Float64[np.ndarray, "grid"],
+    wide: Bool[np.ndarray, "bins"] | None,
+    entries: Int64[np.ndarray, "grid bins"] | None = None,
 ) -> Concordance:
     """Return the concordance if pairs have the weight of the time of their earlier event."""
-    events, later = cells[:, 1].astype(np.float64), _count_later(cells)
+    events, later = cells[:, 1].astype(np.float64), _count_later(cells, entries)
     pairs = float(weights @ (events.sum(axis=1) * later.sum(axis=1)))
     if not pairs:
         return Concordance(float("nan"), 0.0)

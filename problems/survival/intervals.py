@@ -9,26 +9,30 @@ from problems.metrics import Interval
 from problems.survival.brier import brier_scores
 from problems.survival.concordance import harrell, uno
 from problems.survival.dynamic_auc import dynamic_auc
-from problems.survival.paired import bin_rows
+from problems.survival.paired import bin_rows, count_entries
 
 
 def measure_cells(
-    cells: Int64[np.ndarray, "grid 2 bins"], horizon: int, survival: Float64[np.ndarray, "bins"] | None
+    cells: Int64[np.ndarray, "grid 2 bins"],
+    horizon: int,
+    survival: Float64[np.ndarray, "bins"] | None,
+    entries: Int64[np.ndarray, "grid bins"] | None = None,
 ) -> dict[str, float]:
     """Return the metrics of counted rows that the rows determine.
+
+    With late entries this is the concordance alone: the weights of the other metrics assume that no row enters late.
 
     Args:
         cells: The counts.
         horizon: The grid time of ``auc_horizon`` and ``brier_horizon``.
         survival: The predicted survival of each bin's rows until the horizon. None: no ``brier_horizon``.
+        entries: The number of rows that come under observation at each grid time. None: all at grid time 0.
     """
     at = np.array([horizon])
-    metrics = {
-        "concordance": harrell(cells).value,
-        "concordance_uno": uno(cells).value,
-        "auc_horizon": float(dynamic_auc(cells, at)[0][0]),
-    }
-    if survival is not None:
+    metrics = {"concordance": harrell(cells, entries=entries).value}
+    if entries is None:
+        metrics |= {"concordance_uno": uno(cells).value, "auc_horizon": float(dynamic_auc(cells, at)[0][0])}
+    if survival is not None and entries is None:
         metrics["brier_horizon"] = float(brier_scores(cells, survival[:, None], at).model[0])
     return {name: value for name, value in metrics.items() if np.isfinite(value)}
 
@@ -40,6 +44,7 @@ def time_intervals(
     intervals: int,
     horizon: int,
     survival: Float64[np.ndarray, "n"] | None,
+    entries: Int64[np.ndarray, "n"],
     *,
     resamples: int = 1000,
     confidence: float = 0.95,
@@ -54,6 +59,7 @@ def time_intervals(
         intervals: The number of grid times.
         horizon: See `measure_cells`.
         survival: The predicted survival of each row until the horizon. None: the model predicts scores alone.
+        entries: The grid times of the rows' entries.
         resamples: The number of resamples, at least 1. A resample that does not determine a metric does not count.
         confidence: The share of the resamples inside the interval, in (0, 1).
         seed: The seed of the resamples.
@@ -64,7 +70,7 @@ def time_intervals(
     if not np.isfinite(scores).all():
         raise ValueError("predictions are not finite")
     cells, bins = bin_rows(exits, labels, scores, intervals)
-    places = np.ravel_multi_index((exits, labels, bins), cells.shape)
+    places, late = np.ravel_multi_index((exits, labels, bins), cells.shape), bool(entries.any())
 
     def measure(rows: Int64[np.ndarray, "n"]) -> dict[str, float]:
         counts = np.bincount(places[rows], minlength=cells.size).reshape(cells.shape)
@@ -72,7 +78,8 @@ def time_intervals(
         if survival is not None:
             sizes = np.bincount(bins[rows], minlength=cells.shape[2])
             means = np.bincount(bins[rows], survival[rows], cells.shape[2]) / np.maximum(sizes, 1)
-        return measure_cells(counts, horizon, means)
+        entered = count_entries(entries[rows], bins[rows], counts) if late else None
+        return measure_cells(counts, horizon, means, entered)
 
     def draw() -> Iterator[dict[str, float]]:
         rng = np.random.default_rng(seed)

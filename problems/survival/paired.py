@@ -5,7 +5,7 @@ from jaxtyping import Float64, Int, Int64, Real
 from scipy.special import stdtrit
 
 from problems.delong import PairedDifference
-from problems.survival.concordance import FEWEST_EVENTS, derive_harrell
+from problems.survival.concordance import FEWEST_EVENTS, derive_harrell, spread
 
 MOST_BINS = 4096
 
@@ -31,11 +31,63 @@ def bin_rows(
     return cells, bins
 
 
+def count_entries(
+    entries: Int64[np.ndarray, "n"], bins: Int64[np.ndarray, "n"], cells: Int64[np.ndarray, "grid 2 bins"]
+) -> Int64[np.ndarray, "grid bins"] | None:
+    """Count rows by the grid time of their entry and their score's bin. None: all rows enter at grid time 0.
+
+    Args:
+        entries: The grid times of the rows' entries.
+        bins: The rows' bins.
+        cells: The counts of the rows by exit.
+    """
+    if not entries.any():
+        return None
+    counts = np.zeros(cells[:, 0].shape, dtype=np.int64)
+    np.add.at(counts, (entries, bins), 1)
+    return counts
+
+
+def derive_rows(
+    exits: Int64[np.ndarray, "n"],
+    labels: Int[np.ndarray, "n"],
+    scores: Real[np.ndarray, "n"],
+    entries: Int64[np.ndarray, "n"],
+) -> tuple[float, Float64[np.ndarray, "n"]]:
+    """Return Harrell's concordance of rows, and its derivative with respect to each row's weight.
+
+    Args:
+        exits: The rows' grid times.
+        labels: 1 for rows with an event, else 0.
+        scores: The rows' scores.
+        entries: The grid times of the rows' entries.
+    """
+    cells, bins = bin_rows(exits, labels, scores, int(exits.max(initial=-1)) + 1)
+    value, derivative, before = derive_harrell(cells, count_entries(entries, bins, cells))
+    return value, derivative[exits, labels.astype(np.int64), bins] - np.where(entries > 0, before[entries, bins], 0.0)
+
+
+def find_interval(value: float, derivative: Float64[np.ndarray, "n"], events: int) -> tuple[float, float] | None:
+    """Return the 95 % interval of Harrell's concordance of rows, see `problems.survival.concordance.harrell_interval`.
+
+    Args:
+        value: The concordance.
+        derivative: Its derivative with respect to each row's weight.
+        events: The number of rows with an event.
+
+    Returns:
+        None with fewer than `FEWEST_EVENTS` events, or if the concordance is nan, 0 or 1.
+    """
+    low, high = spread(value, float((derivative**2).sum()), events)
+    return (low, high) if np.isfinite(low) else None
+
+
 def compare_concordances(
     exits: Int64[np.ndarray, "n"],
     labels: Int[np.ndarray, "n"],
     scores: Real[np.ndarray, "n"],
     reference: Real[np.ndarray, "n"],
+    entries: Int64[np.ndarray, "n"] | None = None,
 ) -> PairedDifference:
     """Compare two models' concordances (Harrell's) on the same rows.
 
@@ -48,6 +100,7 @@ def compare_concordances(
         labels: 1 for rows with an event, else 0.
         scores: The first model's scores.
         reference: The second model's scores.
+        entries: The grid times of the rows' entries. None: all at grid time 0.
 
     Returns:
         The difference. It has no interval with fewer than `FEWEST_EVENTS` events.
@@ -55,18 +108,13 @@ def compare_concordances(
     Raises:
         ValueError: No two rows are comparable.
     """
-    intervals, events = int(exits.max(initial=-1)) + 1, int((labels == 1).sum())
-    values, derivatives = list[float](), list[Float64[np.ndarray, "n"]]()
-    for each in (scores, reference):
-        cells, bins = bin_rows(exits, labels, each, intervals)
-        value, derivative = derive_harrell(cells)
-        values.append(value)
-        derivatives.append(derivative[exits, labels.astype(np.int64), bins])
-    gap = values[0] - values[1]
+    events, starts = int((labels == 1).sum()), np.zeros_like(exits) if entries is None else entries
+    (value, derivative), (other, others) = (derive_rows(exits, labels, each, starts) for each in (scores, reference))
+    gap = value - other
     if not np.isfinite(gap):
         raise ValueError("a concordance needs comparable rows")
     if events < FEWEST_EVENTS:
         return PairedDifference(gap, None, None)
-    variance = float(((derivatives[0] - derivatives[1]) ** 2).sum()) * events / (events - 1)
+    variance = float(((derivative - others) ** 2).sum()) * events / (events - 1)
     reach = float(stdtrit(events - 1, 0.975)) * float(np.sqrt(variance))
     return PairedDifference(gap, gap - reach, gap + reach)

@@ -65,8 +65,9 @@ def summarise(
     parts = _choose_times(counts, shown, least_cell)
     found: dict[str, Any] = {"rows": int(counts.sum()), "events": int(counts[..., 1].sum())}
     found["least_cell"] = least_cell
-    value = harrell(rows.cells).value
-    found["concordance"] = [round_finite(each) for each in (value, *harrell_interval(rows.cells))]
+    interval = harrell_interval(rows.cells) if rows.entries is None else (np.nan, np.nan)
+    value = harrell(rows.cells, entries=rows.entries).value
+    found["concordance"] = [round_finite(each) for each in (value, *interval)]
     left_out: list[str] = []
     if not shown:
         left_out.append("curves: the counts between any two times are small")

@@ -13,8 +13,7 @@ from apps.evaluation.times import TimeEvaluator
 from apps.sites import resources
 from problems.data import Preprocessing, Samples
 from problems.delong import PairedDifference, paired_difference
-from problems.survival.concordance import harrell_interval
-from problems.survival.paired import bin_rows, compare_concordances
+from problems.survival.paired import compare_concordances, derive_rows, find_interval
 from simulations.results.records import RunRecord
 
 
@@ -62,7 +61,7 @@ def compare_scores(
     if test.periods is None:
         return paired_difference(test.labels, scores, reference)
     try:
-        return compare_concordances(test.periods.exits, test.labels, scores, reference)
+        return compare_concordances(test.periods.exits, test.labels, scores, reference, test.periods.entries)
     except ValueError:
         return None
 
@@ -75,9 +74,8 @@ def concordance_interval(test: Samples, scores: NDArray[np.float64]) -> tuple[fl
         scores: Their scores.
     """
     assert test.periods is not None
-    cells, _ = bin_rows(test.periods.exits, test.labels, scores, test.periods.num_intervals)
-    low, high = harrell_interval(cells)
-    return (low, high) if np.isfinite(low) else None
+    value, derivative = derive_rows(test.periods.exits, test.labels, scores, test.periods.entries)
+    return find_interval(value, derivative, int(test.labels.sum()))
 
 
 def _read_weights(run: RunRecord) -> dict[str, torch.Tensor]:

@@ -23,8 +23,7 @@ from problems.data.samples import as_float32
 from problems.data.times import Periods
 from problems.least_cell import is_small
 from problems.randomness import seed_sequence
-from problems.survival.concordance import harrell
-from problems.survival.paired import bin_rows
+from problems.survival.paired import derive_rows
 from strategies.rounds.schema import agree
 
 # The share of the training rows that is held out to choose between candidates if the run has no validation rows.
@@ -161,8 +160,8 @@ def has_outcomes(rows: Samples) -> bool:
     """
     if rows.periods is None:
         return bool(len(rows.positives) and len(rows.negatives))
-    cells, _ = bin_rows(rows.periods.exits, rows.labels, np.zeros(len(rows)), rows.periods.num_intervals)
-    return bool(np.isfinite(harrell(cells).value))
+    value, _ = derive_rows(rows.periods.exits, rows.labels, np.zeros(len(rows)), rows.periods.entries)
+    return bool(np.isfinite(value))
 
 
 def fold_seed(seed: int, site: int) -> int:

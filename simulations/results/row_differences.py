@@ -91,7 +91,8 @@ class ScoredRows:
         """Return the difference of the metric from other scores of the same rows."""
         if self.rows.periods is None:
             return paired_difference(self.rows.labels, self.scores, reference)
-        return compare_concordances(self.rows.periods.exits, self.rows.labels, self.scores, reference)
+        periods = self.rows.periods
+        return compare_concordances(periods.exits, self.rows.labels, self.scores, reference, periods.entries)
 
 
 def compare_rows(runs: Sequence[RunRecord], metric: str = AUC) -> list[RowDifference]:

@@ -150,4 +150,5 @@ def measure_times(
     survival = None
     if model.baseline is not None and horizon < len(model.baseline.times):
         survival = model.baseline.survive(scores)[:, horizon]
-    return time_intervals(periods.exits, labels, scores, periods.num_intervals, horizon, survival, **options)
+    grid = periods.num_intervals
+    return time_intervals(periods.exits, labels, scores, grid, horizon, survival, periods.entries, **options)

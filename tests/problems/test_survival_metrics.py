@@ -1,5 +1,7 @@
 """Tests of survival metrics from counts, against lifelines, statsmodels and scikit-survival on the counted rows."""
 
+import itertools
+
 import numpy as np
 import pytest
 from lifelines import KaplanMeierFitter
@@ -11,7 +13,9 @@ from problems.binned_scores import codes, find_bins, find_wide_bins, first_edges
 from problems.survival.brier import brier_scores, integrate_scores
 from problems.survival.concordance import FEWEST_EVENTS, harrell, harrell_interval, uno
 from problems.survival.dynamic_auc import dynamic_auc
+from problems.survival.intervals import measure_cells
 from problems.survival.kaplan_meier import SurvivalCurve, censoring_survival, kaplan_meier, weigh_events
+from problems.survival.paired import bin_rows, count_entries, derive_rows
 from problems.survival.risk_groups import calibrate_risk, split_by_risk
 
 GRID, BINS = 9, 7
@@ -268,3 +272,28 @@ def test_few_or_perfectly_ranked_events_have_no_interval() -> None:
     assert not np.isnan(harrell_interval(cells)).any()
     cells[2:, 0], cells[2:, 1] = cells[2:, 1], 0
     assert np.isnan(harrell_interval(cells)).all()
+
+
+def test_events_are_compared_with_rows_that_have_entered() -> None:
+    """The concordance over all pairs, and its derivative by a row's weight from differences of two more copies."""
+    rng = np.random.default_rng(3)
+    exits, labels = rng.integers(0, 8, 40), rng.integers(0, 2, 40)
+    entries, scores = rng.integers(0, exits + 1), rng.integers(0, 12, 40).astype(float)
+
+    def over_pairs(weights: np.ndarray) -> float:
+        right = pairs = 0.0
+        for i, j in itertools.permutations(range(40), 2):
+            later = exits[j] > exits[i] or (exits[j] == exits[i] and not labels[j])
+            if labels[i] and later and entries[j] <= exits[i]:
+                pairs += weights[i] * weights[j]
+                right += weights[i] * weights[j] * ((scores[i] > scores[j]) + (scores[i] == scores[j]) / 2)
+        return right / pairs
+
+    value, derivative = derive_rows(exits, labels, scores, entries)
+    assert value == pytest.approx(over_pairs(np.ones(40)), abs=1e-12)
+    for row in range(40):
+        up, down = (over_pairs(np.ones(40) + step * np.eye(40)[row]) for step in (1e-5, -1e-5))
+        assert derivative[row] == pytest.approx((up - down) / 2e-5, abs=1e-8)
+    cells, bins = bin_rows(exits, labels, scores, 8)
+    counted = count_entries(entries, bins, cells)
+    assert measure_cells(cells, 3, None, counted) == {"concordance": pytest.approx(value)}
