@@ -14,7 +14,7 @@ import functools
 import inspect
 from collections.abc import Callable, Hashable
 from types import CodeType, FunctionType
-from typing import Any, TypeVar, get_args, get_type_hints
+from typing import Any, TypeVar, get_args
 
 import jaxtyping
 from beartype import beartype
@@ -30,6 +30,13 @@ def _arrays(hint: Any) -> list[Any]:
     return [array for part in get_args(hint) for array in _arrays(part)]
 
 
+def _resolve(hint: Any, function: Callable[..., Any]) -> Any:
+    """Return an annotation that may be a text. None: it has a name that the module imports only for mypy."""
+    with contextlib.suppress(NameError):
+        return eval(hint, function.__globals__) if isinstance(hint, str) else hint
+    return None
+
+
 def check(function: F) -> F:
     """Let beartype check those arguments and results of a function whose annotations state a shape.
 
@@ -40,15 +47,22 @@ def check(function: F) -> F:
     return checked
 
 
+_ARRAY_TYPES: set[type] = set()
+
+
 def describe(value: Any) -> Hashable:
     """Return the shapes and the types of numbers in a value, by which its checks can differ."""
+    kind = type(value)
+    if kind in _ARRAY_TYPES:
+        return kind, value.dtype, value.shape
     if hasattr(value, "shape") and hasattr(value, "dtype"):
-        return type(value), value.dtype, tuple(value.shape)
+        _ARRAY_TYPES.add(kind)
+        return describe(value)
     if isinstance(value, tuple | list):
-        return type(value), *map(describe, value)
+        return kind, *map(describe, value)
     if isinstance(value, dict):
-        return type(value), *map(describe, value.values())
-    return type(value)
+        return kind, *map(describe, value.values())
+    return kind
 
 
 class _Shapes:
@@ -59,37 +73,36 @@ class _Shapes:
     """
 
     def __init__(self, function: Callable[..., Any]) -> None:
-        hints = inspect.get_annotations(function)
-        if any(isinstance(hint, str) for hint in hints.values()):
-            with contextlib.suppress(NameError):  # a name that the module imports only for mypy
-                hints = get_type_hints(function, include_extras=True)
+        hints = {name: _resolve(hint, function) for name, hint in inspect.get_annotations(function).items()}
         self.hints = {name: hint for name, hint in hints.items() if _arrays(hint)}
-        names = list(inspect.signature(function).parameters)
-        self.positions = [index for index, name in enumerate(names) if name in self.hints]
-        # a length such as {count} depends on values
+        parameters = inspect.signature(function).parameters.values()
+        stated = [(index, part) for index, part in enumerate(parameters) if part.name in self.hints]
+        self.positions = [index for index, _ in stated]
+        # a length such as {count} depends on values, and *arrays are not described
         self.fixed = not any("{" in array.dim_str for hint in self.hints.values() for array in _arrays(hint))
-        self.seen: set[Hashable] = set()
+        self.fixed &= all(part.kind is not part.VAR_POSITIONAL for _, part in stated)
+        # the shapes of the arguments -> the shapes of the results
+        self.seen: dict[Hashable, set[Hashable]] = {}
 
     def wrap(self, function: Callable[..., Any]) -> Callable[..., Any]:
         """Return the function with checks of the calls whose shapes are new."""
         checked: Callable[..., Any] | None = None
+        hints, positions, seen, returns = self.hints, self.positions, self.seen, "return" in self.hints
 
         @functools.wraps(function)
         def wrapper(*args: Any, **kwargs: Any) -> Any:
             nonlocal checked
             count = len(args)
-            inputs = (
-                count,
-                *[describe(args[index]) for index in self.positions if index < count],
-                *[(name, describe(value)) for name, value in kwargs.items() if name in self.hints],
-            )
+            inputs = (count, *[describe(args[index]) for index in positions if index < count])
+            if kwargs:
+                inputs += tuple((name, describe(value)) for name, value in kwargs.items() if name in hints)
             try:
-                old = inputs in self.seen
+                results = seen.get(inputs)
             except TypeError:  # a symbolic length of torch.export has no hash
                 return function(*args, **kwargs)
-            if old:
+            if results is not None:
                 result = function(*args, **kwargs)
-                if "return" not in self.hints or (inputs, describe(result)) in self.seen:
+                if not returns or describe(result) in results:
                     return result
                 checked_result = _CHECKED(functools.wraps(function)(lambda *_, **__: result), typechecker=check)
                 checked_result(*args, **kwargs)
@@ -97,7 +110,7 @@ class _Shapes:
                 checked = checked or _CHECKED(function, typechecker=check)
                 result = checked(*args, **kwargs)
             if self.fixed:
-                self.seen |= {inputs, (inputs, describe(result))}
+                seen.setdefault(inputs, set()).add(describe(result))
             return result
 
         return wrapper
