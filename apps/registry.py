@@ -84,7 +84,7 @@ ALGORITHMS: dict[str, Algorithm] = {
     "fedprox": pair(
         local_sgd.FedProx,
         scoring.FedProxClient,
-        "local SGD on cross-entropy with a pull to the server's model, averaged by samples (FedProx, Li et al. 2020)",
+        "local SGD with a pull to the server's model, averaged by samples (FedProx, Li et al. 2020)",
     ),
     # FedSGDA
     "fedsgda-mb": pair(
@@ -121,14 +121,12 @@ ALGORITHMS: dict[str, Algorithm] = {
         scoring.LocalPairClient,
         "the same pairwise losses on each site's own pairs only (FedX's baseline)",
     ),
-    # Baselines on cross-entropy
-    "local-sgd": pair(
-        local_sgd.LocalSGD, scoring.LocalSGDClient, "local SGD on cross-entropy with plain averaging (Stich 2019)"
-    ),
+    # Baselines on the loss of single samples
+    "local-sgd": pair(local_sgd.LocalSGD, scoring.LocalSGDClient, "local SGD with plain averaging (Stich 2019)"),
     "scaffold": pair(
         local_sgd.Scaffold,
         scoring.ScaffoldClient,
-        "local SGD on cross-entropy with control variates against unequal sites (SCAFFOLD, Karimireddy et al. 2020)",
+        "local SGD with control variates against unequal sites (SCAFFOLD, Karimireddy et al. 2020)",
     ),
     "newton": pair(
         newton.Newton,
@@ -149,7 +147,7 @@ ALGORITHMS: dict[str, Algorithm] = {
     "local-sgdm": pair(
         local_sgd.LocalSGDM,
         scoring.LocalSGDMClient,
-        "local SGD with momentum on cross-entropy, models and momenta averaged",
+        "local SGD with momentum, models and momenta averaged",
     ),
     "local-sgdm-rl": pair(
         local_sgd.LocalSGDMRatio,
