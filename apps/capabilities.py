@@ -18,9 +18,9 @@ from problems.errors import did_you_mean
 from problems.minimax import AUC_MINIMAX, COMPOSITIONAL_AUC, ProblemError
 from problems.minimax.problem import find_factory
 from problems.objectives.classification import RATIO_LOSS, SAMPLE_LOSSES
-from problems.objectives.hazard import CONCORDANCE, TIME_LOSSES
+from problems.objectives.hazard import TIME_LOSSES
 from problems.objectives.number_losses import NUMBER_LOSSES
-from problems.objectives.pairwise import PAIRWISE_LOSSES, make_objective
+from problems.objectives.pairwise import ALL_PAIRWISE, PAIRWISE_LOSSES, make_objective
 
 
 def list_hint(section: str) -> str:
@@ -248,7 +248,7 @@ def choose_loss(
     if loss not in algorithm.losses:
         hint = f"remove loss, or set strategy to {' or '.join(_strategies_for(loss))}, which can minimise {loss!r}"
         raise ConfigError("loss", got=f"{loss!r} with strategy {strategy!r}", allowed=allowed, hint=hint)
-    if loss in (*PAIRWISE_LOSSES, CONCORDANCE):
+    if loss in ALL_PAIRWISE:
         try:
             make_objective(loss, **getattr(family, "objective_options", {}))
         except ValueError as error:

@@ -65,7 +65,7 @@ from methods.predictions import (
 )
 from methods.server import Ask, Exchanges, Plan, ServerHalf, Train
 from problems.objectives.hazard import CONCORDANCE
-from problems.objectives.pairwise import LINEAR, PAIRWISE_LOSSES, times
+from problems.objectives.pairwise import ALL_PAIRWISE, LINEAR, times
 from problems.randomness import Purpose
 
 # the number of the scoring round, the exchange before round 1 in which clients only score samples; see `score`
@@ -277,7 +277,7 @@ FEDX2 = replace(
     server=replace(FEDX1.server, round=partial(run_round, tracked=True)),
     records=replace(FEDX1.records, memory=InnerEstimates),
     checks=replace(FEDX1.checks, run=check_pool),
-    losses=(*PAIRWISE_LOSSES, CONCORDANCE),
+    losses=ALL_PAIRWISE,
     loss="kl-opauc",
     sends="prediction sets, inner-function estimates u, momentum",
     default_step=0.1,  # with larger steps an mlp fits too closely to small sites, of 30 to 200 rows

@@ -29,8 +29,7 @@ from methods.pairwise import (
     update_u,
 )
 from methods.server import Plan, ServerHalf
-from problems.objectives.hazard import CONCORDANCE
-from problems.objectives.pairwise import PAIRWISE_LOSSES
+from problems.objectives.pairwise import ALL_PAIRWISE
 
 
 def batches(task: PairwiseTask, down: Momentum | None) -> Iterator[tuple[float, ActiveBatch]]:
@@ -68,7 +67,7 @@ LOCAL_PAIR = Method(
     adjusts=True,
     checks=Checks(sites=check_pairs),
     table="fedx",
-    losses=(*PAIRWISE_LOSSES, CONCORDANCE),
+    losses=ALL_PAIRWISE,
     loss="kl-opauc",
     sends="momentum, if the loss's outer function f is not linear",
     unread=("batch_size", "server_learning_rate"),

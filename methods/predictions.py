@@ -282,12 +282,10 @@ def check_times(record: FedXPredictions, intervals: int) -> None:
         PayloadError: Times are missing or superfluous, or no row can have them.
     """
     events, spans = record.positive_times, record.partner_times
-    if events is None or spans is None:
-        if intervals or events is not None or spans is not None:
-            raise PayloadError("positive_times, partner_times: needed for concordance and for no other loss")
-        return
-    if not intervals:
+    if {events is None, spans is None} != {intervals == 0}:
         raise PayloadError("positive_times, partner_times: needed for concordance and for no other loss")
+    if events is None or spans is None:
+        return
     if ((events < 0) | (events >= intervals)).any():
         raise PayloadError(f"positive_times: expected intervals from 0 to {intervals - 1}")
     first, last = spans.T

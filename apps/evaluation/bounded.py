@@ -13,8 +13,7 @@ from jaxtyping import Float
 from payloads.settings import TrainingSettings
 from problems.minimax import AUC_SCORE, SADDLES
 from problems.models import FlatModel
-from problems.objectives.hazard import CONCORDANCE
-from problems.objectives.pairwise import PAIRWISE_LOSSES, pairwise_score
+from problems.objectives.pairwise import ALL_PAIRWISE, pairwise_score
 from problems.objectives.scores import SCORES, Score, score_of
 
 FEWEST_ROWS, FEWEST_ROUNDS = 20, 2
@@ -35,8 +34,7 @@ def score_in(training: TrainingSettings) -> Score:
     """Return the score that a run's loss compares: the network's output, or a bounded function of it."""
     if training.loss in SADDLES:
         return score_of(training.score, AUC_SCORE)
-    pairwise = training.loss in (*PAIRWISE_LOSSES, CONCORDANCE)
-    return pairwise_score(training.score, training.loss) if pairwise else SCORES["logit"]
+    return pairwise_score(training.score, training.loss) if training.loss in ALL_PAIRWISE else SCORES["logit"]
 
 
 def slope_of(training: TrainingSettings, outputs: Float[torch.Tensor, "n"]) -> float:

@@ -48,6 +48,19 @@ class Periods:
     def __getitem__(self, rows: Any) -> "Periods":
         return Periods(self.exits[rows], self.entries[rows], self.num_intervals)
 
+    @staticmethod
+    def join(parts: "Sequence[Periods | None]") -> "Periods | None":
+        """Return the intervals of several groups of rows, one group after another. None: the rows have no times.
+
+        Args:
+            parts: The intervals of each group, on the same grid.
+        """
+        known = [part for part in parts if part is not None]
+        if not known:
+            return None
+        exits, entries = (np.concatenate([getattr(part, name) for part in known]) for name in ("exits", "entries"))
+        return Periods(exits, entries, known[0].num_intervals)
+
 
 @dataclass(frozen=True, eq=False)
 class Times:

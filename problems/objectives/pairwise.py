@@ -41,7 +41,9 @@ from problems.objectives.scores import CELLS, SCORES, Score, condense, condensed
 LINEAR = "square", "psm", "squared-hinge", "logistic"
 NON_LINEAR = "kl-opauc", "auprc", "p-norm-push"
 PAIRWISE_LOSSES = LINEAR + NON_LINEAR
-"""The losses of classes. `CONCORDANCE` is the pairwise loss of times to an event."""
+"""The losses of classes."""
+ALL_PAIRWISE = (*PAIRWISE_LOSSES, CONCORDANCE)
+"""The losses of classes, and `CONCORDANCE` of times to an event."""
 AUTO = "auto"
 
 
@@ -303,7 +305,7 @@ def pairwise_score(setting: str, loss: str) -> Score:
 
     Args:
         setting: A key of `SCORES`, or ``auto``: the sigmoid if the loss's f is not linear, else the raw output.
-        loss: One of `PAIRWISE_LOSSES`, or `CONCORDANCE`.
+        loss: One of `ALL_PAIRWISE`.
     """
     return score_of(setting, "sigmoid" if loss in NON_LINEAR else "logit")
 
@@ -311,7 +313,7 @@ def pairwise_score(setting: str, loss: str) -> Score:
 def make_objective(
     name: str, *, margin: float = 1.0, temperature: float = 1.0, surrogate: str = AUTO, power: float = 2.0
 ) -> PairwiseObjective:
-    """Make the objective with a name, one of `PAIRWISE_LOSSES` or `CONCORDANCE`.
+    """Make the objective with a name, one of `ALL_PAIRWISE`.
 
     Args:
         margin: The margin of the hinge losses.
@@ -330,7 +332,7 @@ def make_objective(
     if name == CONCORDANCE:
         return ConcordanceRisk(make_surrogate(surrogate, margin))
     if name not in NON_LINEAR:
-        raise ValueError(f"loss {name!r}: allowed are {', '.join((*PAIRWISE_LOSSES, CONCORDANCE))}")
+        raise ValueError(f"loss {name!r}: allowed are {', '.join(ALL_PAIRWISE)}")
     if name == "kl-opauc":
         return KLPartialAUC(make_surrogate("squared-hinge", margin), temperature)
     if name == "auprc" and surrogate == "squared-hinge" and margin == 0:

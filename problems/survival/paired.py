@@ -5,7 +5,7 @@ from jaxtyping import Float64, Int, Int64, Real
 from scipy.special import stdtrit
 
 from problems.delong import PairedDifference
-from problems.survival.concordance import FEWEST_EVENTS, derive_harrell, spread
+from problems.survival.concordance import FEWEST_EVENTS, derive_harrell
 
 MOST_BINS = 4096
 
@@ -65,21 +65,6 @@ def derive_rows(
     cells, bins = bin_rows(exits, labels, scores, int(exits.max(initial=-1)) + 1)
     value, derivative, before = derive_harrell(cells, count_entries(entries, bins, cells))
     return value, derivative[exits, labels.astype(np.int64), bins] - np.where(entries > 0, before[entries, bins], 0.0)
-
-
-def find_interval(value: float, derivative: Float64[np.ndarray, "n"], events: int) -> tuple[float, float] | None:
-    """Return the 95 % interval of Harrell's concordance of rows, see `problems.survival.concordance.harrell_interval`.
-
-    Args:
-        value: The concordance.
-        derivative: Its derivative with respect to each row's weight.
-        events: The number of rows with an event.
-
-    Returns:
-        None with fewer than `FEWEST_EVENTS` events, or if the concordance is nan, 0 or 1.
-    """
-    low, high = spread(value, float((derivative**2).sum()), events)
-    return (low, high) if np.isfinite(low) else None
 
 
 def compare_concordances(

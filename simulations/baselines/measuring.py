@@ -13,7 +13,8 @@ from apps.evaluation.times import TimeEvaluator
 from apps.sites import resources
 from problems.data import Preprocessing, Samples
 from problems.delong import PairedDifference, paired_difference
-from problems.survival.paired import compare_concordances, derive_rows, find_interval
+from problems.survival.concordance import spread
+from problems.survival.paired import compare_concordances, derive_rows
 from simulations.results.records import RunRecord
 
 
@@ -75,7 +76,8 @@ def concordance_interval(test: Samples, scores: NDArray[np.float64]) -> tuple[fl
     """
     assert test.periods is not None
     value, derivative = derive_rows(test.periods.exits, test.labels, scores, test.periods.entries)
-    return find_interval(value, derivative, int(test.labels.sum()))
+    low, high = spread(value, float((derivative**2).sum()), int(test.labels.sum()))
+    return (low, high) if np.isfinite(low) else None
 
 
 def _read_weights(run: RunRecord) -> dict[str, torch.Tensor]:

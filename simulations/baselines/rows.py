@@ -192,20 +192,11 @@ def _take(rows: Samples, chosen: np.ndarray) -> Samples:
 def _join(sites: Sequence[Site]) -> Samples:
     """Return the rows of some sites, one site after another."""
     features, labels = zip(*((site.features.cpu().numpy(), site.labels.cpu().numpy()) for site in sites), strict=True)
-    periods = _chain([site.periods for site in sites])
+    periods = Periods.join([site.periods for site in sites])
     return Samples(concatenate(features, np.float32), np.concatenate(labels).astype(np.int8), periods=periods)
 
 
 def _concatenate(parts: Sequence[Samples]) -> Samples:
     features = concatenate([part.features for part in parts])
-    periods = _chain([part.periods for part in parts])
+    periods = Periods.join([part.periods for part in parts])
     return Samples(features, np.concatenate([part.labels for part in parts]), periods=periods)
-
-
-def _chain(parts: Sequence[Periods | None]) -> Periods | None:
-    """Return the intervals of several groups of rows. None: the rows have no times."""
-    known = [part for part in parts if part is not None]
-    if not known:
-        return None
-    exits, entries = (np.concatenate([getattr(part, name) for part in known]) for name in ("exits", "entries"))
-    return Periods(exits, entries, known[0].num_intervals)

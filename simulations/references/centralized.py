@@ -26,8 +26,7 @@ from problems.data import FederatedData
 from problems.data.mapped import concatenate
 from problems.data.times import Periods
 from problems.objectives.classification import CROSS_ENTROPY
-from problems.objectives.hazard import CONCORDANCE
-from problems.objectives.pairwise import PAIRWISE_LOSSES
+from problems.objectives.pairwise import ALL_PAIRWISE
 
 RoundHook = Callable[[int, dict[str, float]], None]
 
@@ -45,7 +44,7 @@ def check_centralized(config: RunConfig) -> None:
     if offset := config.data.offset_column:
         allowed = "'', since this reference adds no offset to scores"
         raise ConfigError("offset-column", got=repr(offset), allowed=allowed, hint="remove offset-column")
-    able = *PAIRWISE_LOSSES, CONCORDANCE, CROSS_ENTROPY
+    able = *ALL_PAIRWISE, CROSS_ENTROPY
     if loss not in able:
         got, allowed = f"{loss!r}, which has no centralised reference", ", ".join(able)
         raise ConfigError("loss", got=got, allowed=allowed, hint="set loss, or a strategy with such a loss")
@@ -76,10 +75,7 @@ def train_centralized(
     features = concatenate([samples.features for samples in sites])
     labels = np.concatenate([samples.labels for samples in sites])
     site = Site.from_arrays(0, features, labels, dtype=model.dtype, device=model.device)
-    observed = [samples.periods for samples in sites if samples.periods is not None]
-    if observed:
-        exits, entries = (concatenate([getattr(own, name) for own in observed]) for name in ("exits", "entries"))
-        site = replace(site, periods=Periods(exits, entries, observed[0].num_intervals))
+    site = replace(site, periods=Periods.join([samples.periods for samples in sites]))
     kind = LocalSGDClient if training.loss == CROSS_ENTROPY else LocalPairClient
     client = kind(site, model, training, config.family)
     evaluator: NetworkEvaluator
