@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import partial
 from typing import Any
 
+from apps.run_directory.survival import NAME
 from simulations.results.board import Board
 from simulations.results.board_figures import BoardFigure
 from simulations.results.figure import save
@@ -27,7 +28,7 @@ NO_CURVES = "The run has no curves: {}."
 def read_survival(run: RunRecord) -> dict[str, Any]:
     """Return the content of survival.json; {} if the rows of the run have no times, or it has not finished."""
     try:
-        return read_object(run.path / "survival.json")
+        return read_object(run.path / NAME)
     except (OSError, ValueError):
         return {}
 
