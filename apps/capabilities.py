@@ -39,6 +39,10 @@ def check_needs(strategy: str, algorithm: Algorithm, training: TrainingSettings,
         ConfigError: The strategy does not support the value of a key.
     """
     needs, since = algorithm.traits, f"since strategy {strategy!r}"
+    total = training.num_server_rounds * training.local_steps
+    if training.lr_warmup >= total and not {"lr_warmup", "local_steps"} & {*needs.unread}:
+        allowed, hint = f"less than {total}, the local steps of the run", "lower lr-warmup, or raise num-server-rounds"
+        raise ConfigError("lr-warmup", got=str(training.lr_warmup), allowed=allowed, hint=hint)
     if needs.needs_all_clients and training.fraction_train < 1:
         key, got = "fraction-train", str(training.fraction_train)
         value, reason = "1.0", f"{since} {needs.needs_all_clients}"
