@@ -53,8 +53,8 @@ def check_needs(strategy: str, algorithm: Algorithm, training: TrainingSettings,
         key = "clip-gradient" if training.clip_gradient else "weight-decay"
         got = str(training.clip_gradient or training.weight_decay)
         value, reason = "0", f"{since} does not support {key}; strategies that do: {_strategies_with('adjusts')}"
-    elif not _trait(algorithm, "has_adam") and training.local_optimizer == "adam":
-        key, got = "local-optimizer", "'adam'"
+    elif not _trait(algorithm, "has_adam") and training.has_adam:
+        key, got = "local-optimizer", repr(training.local_optimizer)
         value, reason = "'sgd'", f"{since} has its own steps; strategies with Adam: {_strategies_with('has_adam')}"
     elif training.dtype not in needs.number_types:
         key, got = "dtype", repr(training.dtype)

@@ -216,7 +216,7 @@ def _without_auto(flat: Mapping[str, Scalar], row: Algorithm | None) -> dict[str
         if dataset in TABLES or is_hub(dataset):
             scales = ("range",) if row.sites.hold_columns else row.traits.scales
             values["scale"] = scales[0] if scales else values["scale"]
-        values["learning-rate"] = ADAM_STEP if flat.get("local-optimizer") == "adam" else row.traits.default_step
+        values["learning-rate"] = ADAM_STEP if flat.get("local-optimizer", "sgd") != "sgd" else row.traits.default_step
         if values["dtype"] not in row.traits.number_types:
             values["dtype"] = row.traits.number_types[0]
         if row.traits.models and values["model"] not in row.traits.models:

@@ -170,11 +170,12 @@ class TrainingSettings(Settings):
     clip_gradient: float = setting(
         "The maximum length of a local step's gradient. Longer gradients are shortened to it. 0: no limit.", 0.0, ge=0
     )
-    local_optimizer: Literal["sgd", "adam"] = setting(
-        "The optimizer of the local steps. adam restarts in each round; only for local-sgd and fedprox.", "sgd"
+    local_optimizer: Literal["sgd", "adam", "adamw"] = setting(
+        "The optimizer of the local steps. [adam and adamw](configuration.md#local-training) restart in each round.",
+        "sgd",
     )
     weight_decay: float = setting(
-        "The factor of the weights that a local step adds to the clipped gradient.", 0.0, ge=0
+        "The factor of the weights that a local step adds to the clipped gradient, or adamw to its step.", 0.0, ge=0
     )
     lr_decay: float = setting("The factor of each drop of the learning rate.", 1.0, gt=0, le=1)
     lr_decay_every: int = setting(
@@ -245,6 +246,11 @@ class TrainingSettings(Settings):
     @property
     def fixes_rounds(self) -> bool:
         return self.lr_decay_at != "" or self.lr_cosine
+
+    @property
+    def has_adam(self) -> bool:
+        """Whether local steps are Adam's or AdamW's."""
+        return self.local_optimizer != "sgd"
 
     @property
     def has_constant_steps(self) -> bool:
