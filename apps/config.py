@@ -164,7 +164,7 @@ def parse_run_config(flat: Mapping[str, Scalar]) -> RunConfig:
     evaluation: EvaluationSettings = parts[EvaluationSettings]
     scored = spec.dataset not in UNLABELLED and ":" not in training.loss
     evaluation.check(run.strategy, training, spec, shares_model=algorithm.strategy.shares_model, scored=scored)
-    check_budget(run.strategy, algorithm, training.loss, tables[PRIVACY], family)
+    check_budget(run.strategy, algorithm, training.loss, tables[PRIVACY], family, spec)
     training = family.adapt_training(training)
     privacy = tables[PRIVACY] if algorithm.strategy.shares_model else PrivacySettings()
     if privacy.secure_sum:

@@ -65,6 +65,7 @@ FEDPROX = Method(
     table="fedprox",
     losses=LOSSES,
     offsets=True,
+    findings=True,
     taken=SampleGradients(),
     adjusts=True,
     has_adam=True,

@@ -35,6 +35,7 @@ LOCAL_SGD = Method(
     ClientHalf(sample_objective, sample_batches, start, step, finish),
     losses=LOSSES,
     offsets=True,
+    findings=True,
     taken=SampleGradients(),
     adjusts=True,
     has_adam=True,
