@@ -181,7 +181,7 @@ def with_findings(source: Source, spec: DataSpec) -> Source:
     if source.matrix is not None:
         got = f"{source.matrix.shape[1]} labels for each row"
         hint = "set label-columns to their names"
-        raise DataError("labels", got=got, allowed="one label for each row without label-columns", hint=hint)
+        raise DataError("labels", got=got, allowed="a single label for each row without label-columns", hint=hint)
     if spec.findings and source.findings is None:
         allowed = f"labels of shape (n, {len(spec.findings)})"
         raise DataError("labels", got="one label for each row", allowed=allowed, hint="remove label-columns")
