@@ -49,6 +49,7 @@ from methods.stages import StageState as StageState
 from methods.stages import follow_stage as follow_stage
 from methods.stages import init, stage_of, tell_reference
 from payloads.record import FloatArray, IntArray, Payload, PayloadError, array
+from problems.errors import InputError
 from problems.minimax import AUC_MINIMAX, AUCOracle, Oracle
 from problems.sampling import Indices
 
@@ -217,6 +218,14 @@ def check_scores(record: Payload, model: object, plan: CodaPlan) -> None:
         raise PayloadError(f"ClassScores.counts: got {record.counts.tolist()}, expected numbers >= 0")
 
 
+def check_sites(plan: CodaPlan) -> None:
+    """Check the sites, and that no stage restarts alpha if there are several findings; a `Checks.sites`."""
+    check_saddle(plan)
+    if plan.finding_counts is not None and plan.settings.stage_rounds and plan.settings.restart_dual:
+        allowed, hint = "false with label-columns and several stages", "set coda.restart-dual to false"
+        raise InputError("coda.restart-dual", got="true", allowed=allowed, hint=hint)
+
+
 def choose(method: Method, settings: CodaSettings, loss: str) -> Method:
     """Drop the phase `CLASS_SCORES` if no stage restarts alpha; a `Method.choose`."""
     return method if settings.stage_rounds and settings.restart_dual else replace(method, phases={})
@@ -229,9 +238,10 @@ CODA = make_method(
     CodaSettings,
     {CLASS_SCORES: Phase(ClassScores, sum_scores)},
     SampleGradients(),
-    checks=Checks(sites=check_saddle, record=check_scores),
+    checks=Checks(sites=check_sites, record=check_scores),
     choose=choose,
     has_adam=True,
+    findings=True,
     table="coda",
     sends="down: the stage's reference point; up, between stages: class sums of scores",
     needs_all_clients="averages all clients in every round; the fedsgda strategies are made for a few clients a round",

@@ -275,6 +275,7 @@ def make_fedsgda(estimator: Estimator, sends: str) -> Method:
         {GRADIENTS: Phase(LocalGradient, collect)},
         SampleGradients(of_batch=2, whole=estimator.points, phases=frozenset({GRADIENTS})),
         checks=Checks(sites=check_large_batch if estimator.periodic else check_saddle),
+        findings=True,
         table="fedsgda",
         sends=sends,
         own_steps=("fedsgda.primal-step", "fedsgda.dual-step"),

@@ -83,6 +83,7 @@ class Plan(Generic[S]):
         site_names: The names of the sites that have one, by partition id as text.
         columns: The encoding of raw rows as the model's features. None: the rows are not a table, or it is unknown.
         num_times: The number of grid times. 0: the labels are not events at a time.
+        finding_counts: The numbers of known zeros and ones of each finding at every site. None: each row has one label.
     """
 
     server_round: int
@@ -94,6 +95,7 @@ class Plan(Generic[S]):
     site_names: Mapping[str, str] = field(default_factory=dict)
     columns: Preprocessing | None = None
     num_times: int = 0
+    finding_counts: Int64[np.ndarray, "N l 2"] | None = None
 
     @property
     def num_sites(self) -> int:

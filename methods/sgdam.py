@@ -136,6 +136,7 @@ LOCAL_SGDAM = make_method(
     SGDAMSettings,
     taken=SampleGradients(first=1),
     checks=Checks(sites=check_saddle),
+    findings=True,
     table="sgdam",
     sends="momentum",
     own_steps=("sgdam.eta",),

@@ -30,6 +30,8 @@ class SiteReport(Payload):
     # class counts: the numbers of negatives and positives, or (rows, 0) if the labels are numbers. Absent from the
     # report of a party in a vertical run.
     class_counts: IntArray | None = array(2, kind="int", optional=True)
+    # numbers of known zeros and ones of each finding, if each row has several binary labels
+    finding_counts: IntArray | None = array("l", 2, kind="int", optional=True)
     # class counts of the rows held out for evaluation
     held_out_counts: IntArray | None = array(2, kind="int", optional=True)
     # class counts of the test rows, if the rows held out for evaluation are validation rows
@@ -76,7 +78,7 @@ class SiteReport(Payload):
                 f"SiteReport.identity: got {got}, expected a partition id from 0 to num-partitions - 1, and "
                 f"num-partitions up to {MOST_SITES:,}"
             )
-        for name in ("class_counts", "held_out_counts", "test_counts", "counts"):
+        for name in ("class_counts", "finding_counts", "held_out_counts", "test_counts", "counts"):
             numbers = getattr(self, name)
             if numbers is not None and not ((numbers >= 0) & (numbers <= MOST_ROWS)).all():
                 where = f"partition {self.partition_id}: SiteReport.{name}"

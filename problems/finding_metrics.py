@@ -1,28 +1,35 @@
 """Metrics of the scores of findings: of each finding on the rows in which it is known, and their means."""
 
+from collections.abc import Callable
+
 import numpy as np
 import torch
 from jaxtyping import Float
 
 from problems.data.findings import Findings
 from problems.metrics import Interval, accuracy, binary_metrics
-from problems.objectives.classification import SAMPLE_LOSSES
+
+# (scores (m,), whether each is of a positive (m,)) -> a number
+Loss = Callable[[torch.Tensor, torch.Tensor], float]
 
 
-def finding_metrics(findings: Findings, scores: Float[np.ndarray, "n findings"], loss: str = "") -> dict[str, float]:
+def finding_metrics(
+    findings: Findings, scores: Float[np.ndarray, "n findings"], loss: Loss | None = None
+) -> dict[str, float]:
     """Return the mean of each metric over the findings, and ``auc_NAME``, the AUC of each finding.
 
     Args:
         findings: The findings; of each both values must be known.
         scores: The scores.
-        loss: The name of a loss of single samples, which becomes the metric ``loss``. "": no such metric.
+        loss: A function of scores (m,), and of whether each is of a positive (m,), the metric ``loss``. None: no such
+            metric.
 
     Raises:
         ValueError: A score is not a number, or a finding has one value only.
 
     Example:
         >>> values = np.array([[0, 1], [1, 0], [1, -1]], np.int8)
-        >>> metrics = finding_metrics(Findings(values, ("a", "b"), np.ones(2)), np.array([[0.1, 1], [2, 2], [3, 0]]))
+        >>> metrics = finding_metrics(Findings.of(values, ("a", "b")), np.array([[0.1, 1], [2, 2], [3, 0]]))
         >>> metrics["auc_a"], metrics["auc_b"], metrics["auc"]
         (1.0, 0.0, 0.5)
     """
@@ -31,9 +38,8 @@ def finding_metrics(findings: Findings, scores: Float[np.ndarray, "n findings"],
         known = findings.known[:, index]
         labels, own = findings.values[known, index], scores[known, index].astype(np.float64)
         metrics = binary_metrics(labels, own) | {"accuracy": accuracy(labels, own, 0.0)}
-        if loss:
-            losses = SAMPLE_LOSSES[loss].each(torch.from_numpy(own), torch.tensor(labels, dtype=torch.float64))
-            metrics["loss"] = float(losses.mean())
+        if loss is not None:
+            metrics["loss"] = loss(torch.from_numpy(own), torch.tensor(labels == 1))
         each.append(metrics)
     means = {name: float(np.mean([metrics[name] for metrics in each])) for name in each[0]}
     return means | {f"auc_{name}": metrics["auc"] for name, metrics in zip(findings.names, each, strict=True)}

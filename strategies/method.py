@@ -70,7 +70,8 @@ class MethodStrategy(PayloadStrategy):
     def meet(self, roster: Roster) -> None:
         largest = int(roster.class_counts.sum(axis=1).max())
         with raise_setup():
-            self.method.checks.sites(replace(self.plan(0), class_counts=roster.class_counts))
+            plan = replace(self.plan(0), class_counts=roster.class_counts, finding_counts=roster.finding_counts)
+            self.method.checks.sites(plan)
         if self.privacy.epsilon and self.privacy.delta * largest > 1:
             got, allowed = f"{self.privacy.delta:g}", f"at most 1 / {largest}, one over the rows of the largest site"
             raise SetupError("privacy.delta", got=got, allowed=allowed, hint="lower privacy.delta")
@@ -93,6 +94,7 @@ class MethodStrategy(PayloadStrategy):
             names,
             self.columns,
             num_times=len(borders) + 1 if borders else 0,
+            finding_counts=self.roster.finding_counts,
         )
 
     def replies(self, replies: list[Reply]) -> Replies[Any]:

@@ -1,9 +1,11 @@
 """The evaluator of networks whose rows have several binary labels."""
 
 from collections.abc import Sequence
+from functools import partial
 
 import torch
 
+from apps.evaluation.losses import measure_loss
 from apps.evaluation.networks import NetworkEvaluator
 from apps.run_config.algorithm import RunConfig
 from payloads.record import FloatArray
@@ -33,5 +35,5 @@ class FindingsEvaluator(NetworkEvaluator):
         scores = self.model.predict(self.features)
         if not torch.isfinite(scores).all():
             raise self.explain_divergence()
-        metrics = finding_metrics(self.findings, scores.cpu().numpy(), self.config.training.loss)
+        metrics = finding_metrics(self.findings, scores.cpu().numpy(), partial(measure_loss, self.config))
         return metrics | self.nonzeros(arrays)

@@ -12,8 +12,9 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from apps.evaluation.bounded import score_in, slope_of
+from apps.evaluation.bounded import slope_of
 from apps.evaluation.findings import FindingsEvaluator
+from apps.evaluation.losses import measure_loss
 from apps.evaluation.networks import AddErrors, NetworkEvaluator, SumEvaluator, format_of
 from apps.evaluation.site_times import CountTimes, SiteTimeEvaluator
 from apps.evaluation.times import TimeEvaluator
@@ -22,19 +23,15 @@ from apps.run_config.settings import ConfigError
 from apps.sites import resources
 from apps.sites.cells import check_outcomes
 from apps.sites.server_rows import server_samples
-from methods.sgdm import SGDMSettings
 from payloads.record import FloatArray
 from payloads.settings import Settings
 from problems.data import DataSpec, FederatedData, Samples
 from problems.data.subgroups import check_subgroups
 from problems.errors import NOTHING
 from problems.metrics import accuracy, binary_metrics
-from problems.minimax import SADDLES, SYNTHETIC_PL
-from problems.minimax.auc import best_saddle, saddle_value
+from problems.minimax import SYNTHETIC_PL
 from problems.models import FlatModel
 from problems.number_metrics import number_metrics
-from problems.objectives.classification import RATIO_LOSS, SAMPLE_LOSSES, ratio_loss, ratio_weights
-from problems.objectives.pairwise import make_objective
 from problems.site import as_tensor
 from problems.tallies import Tally
 from strategies.rounds.schema import Schema
@@ -46,11 +43,7 @@ CountScores = Callable[[list[FloatArray]], Tally]
 class ScoreEvaluator(NetworkEvaluator):
     """Metrics of a network from its scores of labelled rows; see `problems.metrics.binary_metrics`.
 
-    ``loss`` is the run's objective on these rows:
-
-    - for pairwise losses `PairwiseObjective.risk` over the rows' pairs;
-    - cross-entropy, for `RATIO_LOSS` weighted by these rows' class ratios;
-    - for `SADDLES` the saddle function at its best a, b and lambda, rescaled to the pairwise square risk.
+    ``loss`` is `apps.evaluation.losses.measure_loss`.
 
     ``accuracy`` has its threshold at logit 0. A pairwise loss depends only on differences of scores, so a shift of all
     scores changes the accuracy but not the loss.
@@ -81,41 +74,9 @@ class ScoreEvaluator(NetworkEvaluator):
         metrics = {
             **binary_metrics(labels, scores),
             "accuracy": accuracy(labels, scores, 0.0),
-            "loss": self.loss(logits, torch.tensor(labels == 1, device=logits.device)),
+            "loss": measure_loss(self.config, logits, torch.tensor(labels == 1, device=logits.device)),
         }
         return metrics | self.nonzeros(arrays)
-
-    def loss(self, logits: torch.Tensor, positive: torch.Tensor) -> float:
-        """Return the run's objective on the test rows.
-
-        Args:
-            logits: The raw outputs of the network (n,).
-            positive: Whether each row is positive (n,).
-        """
-        name, labels = self.config.training.loss, positive.double()
-        if name in SAMPLE_LOSSES:
-            return float(SAMPLE_LOSSES[name].each(logits.double(), labels).mean())
-        if name == RATIO_LOSS:
-            return float(ratio_loss(logits.double(), labels, self.ratio_weights(positive)))
-        scores = score_in(self.config.training).value(logits)
-        if name in SADDLES:
-            prior = float(labels.mean())
-            best = saddle_value(scores.double(), labels, best_saddle(scores.double(), labels), prior)
-            return float(best) / (prior * (1 - prior)) + 1
-        objective = make_objective(name, **self.config.family.objective_options)  # type: ignore[attr-defined]
-        if objective.partners == "all":
-            return float(objective.risk(scores[positive], scores, labels))
-        return float(objective.risk(scores[positive], scores[~positive]))
-
-    def ratio_weights(self, positive: torch.Tensor) -> tuple[float, float]:
-        """Return the weights of a negative and of a positive row in the ratio loss, from the test rows' class ratio.
-
-        Args:
-            positive: Whether each test row is positive (n,).
-        """
-        sgdm = self.config.family
-        assert isinstance(sgdm, SGDMSettings)
-        return ratio_weights((int((~positive).sum()), int(positive.sum())), sgdm.ratio_alpha, sgdm.ratio_beta)
 
 
 class ModelEvaluator(ScoreEvaluator):

@@ -24,6 +24,7 @@ from problems.minimax import (
     SYNTHETIC_PL,
     AUCOracle,
     CompositionalOracle,
+    FindingsAUCOracle,
     FunctionOracle,
     Oracle,
     SyntheticPL,
@@ -167,7 +168,7 @@ def new_model(config: RunConfig, input_shape: tuple[int, ...]) -> FlatModel:
         outputs = max(len(config.data.findings), 1)
         module = build_model(config.run.model, input_shape, training.seed, outputs)
     if training.loss in SADDLES:
-        module = SaddleNetwork(module)
+        module = SaddleNetwork(module, outputs)
     elif baselines := _count_baselines(config):
         module = HazardNetwork(module, baselines, START)
     model = FlatModel(module, dtype=dtype_of(training), device=device_of(training), outputs=outputs)
@@ -219,6 +220,8 @@ def get_trainee(config: RunConfig, site: Site) -> FlatModel | Oracle:
     if loss == COMPOSITIONAL_AUC:
         inner = skeleton(config, shape, "inner")
         return CompositionalOracle(model, inner, site.features, site.labels, score=score)
+    if loss in SADDLES and site.findings is not None:
+        return FindingsAUCOracle(model, site.features, site.findings, score=score)
     if loss in SADDLES:
         return AUCOracle(model, site.features, site.labels, score=score)
     return model

@@ -270,7 +270,8 @@ class RowSites(Sites):
         counts = np.array([len(samples.negatives), len(samples.positives)])
         names = fit_names(data.site_names)
         name = encode_name(names[partition[0]]) if names else None
-        return SiteReport(identity=np.array(partition), class_counts=counts, name=name)
+        findings = None if samples.findings is None else samples.findings.counts
+        return SiteReport(identity=np.array(partition), class_counts=counts, finding_counts=findings, name=name)
 
     def model(self, config: RunConfig, site: Held) -> Trained:
         assert isinstance(site, Site)

@@ -218,7 +218,7 @@ def load_rows(spec: DataSpec, num_clients: int, raw: Raw | None = None) -> Feder
     if spec.imbalance and not all(train_labels[part].any() for part in parts):
         _refuse_lost_positives(spec, (train_labels, parts), spread(train_rows))
     order = np.concatenate(parts)
-    findings = None if findings is None else findings.with_shares_of(rows[order])
+    findings = None if findings is None else findings.with_totals_of(rows[order])
     grouping = ""
     if source.groups is not None:
         rows_by_purpose = {"to train on": train_rows, "to test on": rows_of.test}

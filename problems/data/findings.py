@@ -5,7 +5,7 @@ A finding may be unknown in a row. The row then trains only the other findings.
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Self
 
 import numpy as np
 from jaxtyping import Bool, Float64, Int8, Int64
@@ -29,11 +29,20 @@ class Findings:
         values: 1, 0 or `UNKNOWN` for each row and finding.
         names: The names of the findings.
         shares: The share of the training rows of all clients in which each finding is known.
+        priors: The share of these known cells that are 1.
     """
 
     values: Int8[np.ndarray, "n findings"]
     names: tuple[str, ...]
     shares: Float64[np.ndarray, "findings"]
+    priors: Float64[np.ndarray, "findings"]
+
+    @classmethod
+    def of(cls, values: Int8[np.ndarray, "n findings"], names: tuple[str, ...]) -> Self:
+        """Return findings whose shares and priors are those of the rows."""
+        known = values != UNKNOWN
+        priors = (values == 1).sum(axis=0) / np.maximum(known.sum(axis=0), 1)
+        return cls(values, names, known.mean(axis=0), priors)
 
     def __len__(self) -> int:
         return len(self.values)
@@ -57,9 +66,15 @@ class Findings:
         known: np.ndarray = self.values != UNKNOWN
         return known
 
-    def with_shares_of(self, rows: Int64[np.ndarray, "some"]) -> "Findings":
-        """Return the findings with the shares of some rows, the training rows of all clients."""
-        return replace(self, shares=self.known[rows].mean(axis=0))
+    @property
+    def counts(self) -> Int64[np.ndarray, "findings 2"]:
+        """The numbers of zeros and ones of each finding."""
+        return np.stack([(self.values == value).sum(axis=0) for value in (0, 1)], axis=1)
+
+    def with_totals_of(self, rows: Int64[np.ndarray, "some"]) -> "Findings":
+        """Return the findings with the shares and priors of some rows, the training rows of all clients."""
+        totals = Findings.of(self.values[rows], self.names)
+        return replace(self, shares=totals.shares, priors=totals.priors)
 
     def check(self, rows: Int64[np.ndarray, "some"], what: str) -> None:
         """Check that both values of each finding occur.
@@ -71,13 +86,9 @@ class Findings:
         Raises:
             DataError: A finding lacks a value; lists such findings with their counts.
         """
-        values = self.values[rows]
-        counts = [
-            (int((values == 0).sum(axis=0)[i]), int((values == 1).sum(axis=0)[i])) for i in range(len(self.names))
-        ]
         lacking = [
             f"{name} ({zeros:,} zeros, {ones:,} ones)"
-            for name, (zeros, ones) in zip(self.names, counts, strict=True)
+            for name, (zeros, ones) in zip(self.names, self[rows].counts.tolist(), strict=True)
             if not (zeros and ones)
         ]
         if lacking:
@@ -126,7 +137,7 @@ def make_findings(values: NDArray[Any], names: tuple[str, ...], spec: DataSpec) 
         raise DataError("labels", got=got, allowed=_ALLOWED, hint="correct the labels")
     values[values == -1] = UNCERTAIN[spec.uncertain]
     codes = np.where(np.isnan(values), UNKNOWN, values).astype(np.int8)
-    return Findings(codes, names, (codes != UNKNOWN).mean(axis=0))
+    return Findings.of(codes, names)
 
 
 _ALLOWED = "0, 1, -1 for uncertain, or nothing for unknown"

@@ -2,6 +2,7 @@
 
 from problems.minimax.auc import AUC_MINIMAX, AUC_SCORE, AUCOracle
 from problems.minimax.compositional import COMPOSITIONAL_AUC, CompositionalOracle
+from problems.minimax.findings import FindingsAUCOracle
 from problems.minimax.oracle import FunctionOracle, Oracle
 from problems.minimax.problem import MinimaxProblem, ProblemError, build_problem
 from problems.minimax.synthetic import SYNTHETIC_PL, SyntheticPL, SyntheticPLOracle
@@ -17,6 +18,7 @@ __all__ = [
     "SYNTHETIC_PL",
     "AUCOracle",
     "CompositionalOracle",
+    "FindingsAUCOracle",
     "FunctionOracle",
     "MinimaxProblem",
     "Oracle",

@@ -79,7 +79,7 @@ class AUCOracle(Oracle):
     Args:
         model: A `FlatModel` of a `SaddleNetwork`.
         features: The site's features.
-        labels: 1 for a positive, else 0.
+        labels: 1 for a positive, else 0. Subclasses may have several labels for each row.
         score: s as a function of the network's output.
     """
 
@@ -87,7 +87,7 @@ class AUCOracle(Oracle):
         self,
         model: FlatModel,
         features: Float[Tensor, "n *shape"],
-        labels: Float[Tensor, "n"],
+        labels: Float[Tensor, "n *findings"],
         *,
         score: Score = SCORES["logit"],
     ) -> None:
@@ -127,7 +127,7 @@ class AUCOracle(Oracle):
             total.add_(self._gradient(self.model, z, features, labels), alpha=len(labels) / self.num_samples)
         return total
 
-    def _batch(self, rows: Int64[np.ndarray, "b"] | None) -> tuple[Float[Tensor, "b *shape"], Float[Tensor, "b"]]:
+    def _batch(self, rows: Int64[np.ndarray, "b"] | None) -> tuple[Tensor, Tensor]:
         if rows is None:
             return self.features, self.labels
         selected = on_device(rows, self.device)

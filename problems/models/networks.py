@@ -132,13 +132,15 @@ class TutorialCNN(nn.Module):
 class SaddleNetwork(nn.Module):
     """A network plus the three scalars of the AUC loss in `problems.minimax.auc`: a, b and lambda, initially zero.
 
-    The flat vector of the module ends with these scalars: ``saddle.a``, ``saddle.b`` and ``saddle.dual``.
+    The flat vector of the module ends with these scalars: ``saddle.a``, ``saddle.b`` and ``saddle.dual``. With several
+    outputs they are vectors with an entry for each output.
     """
 
-    def __init__(self, network: nn.Module) -> None:
+    def __init__(self, network: nn.Module, outputs: int = 1) -> None:
         super().__init__()
         self.network = network
-        self.saddle = nn.ParameterDict({name: nn.Parameter(torch.zeros(())) for name in ("a", "b", "dual")})
+        shape = () if outputs == 1 else (outputs,)
+        self.saddle = nn.ParameterDict({name: nn.Parameter(torch.zeros(shape)) for name in ("a", "b", "dual")})
 
     def forward(self, features: Float[Tensor, "b *shape"]) -> Float[Tensor, "b *outputs"]:
         scores: Tensor = self.network(features)

@@ -175,8 +175,8 @@ class TrainedModel(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
             table: The rows, see the class.
 
         Returns:
-            The (n,) or (n, findings) logits, in the number type of the run. A larger score means a more likely positive,
-            a larger mean if labels are numbers, or an earlier event if rows have times.
+            The (n,) or (n, findings) logits, in the run's number type. A larger score means a more likely positive, a
+            larger mean if labels are numbers, or an earlier event if rows have times.
 
         Raises:
             DataError: The rows do not have the form of the training rows. The message names the column.

@@ -65,6 +65,23 @@ class Roster:
         return array
 
     @cached_property
+    def finding_counts(self) -> NDArray[np.int64] | None:
+        """(N, l, 2) The numbers of known zeros and ones of each finding at each site. None: each row has one label.
+
+        Raises:
+            SetupError: The sites report different numbers of findings.
+        """
+        counted = [report.finding_counts for report in self.reports]
+        known = [counts for counts in counted if counts is not None]
+        if not known:
+            return None
+        if len(known) < len(counted) or len({counts.shape for counts in known}) > 1:
+            got = f"{', '.join(str(0 if counts is None else len(counts)) for counts in counted[:8])} findings"
+            hint = "let all sites run the same release and run config"
+            raise SetupError("handshake", got=got, allowed="the same number at all sites", hint=hint)
+        return np.stack(known)
+
+    @cached_property
     def sample_weights(self) -> NDArray[np.float64]:
         """(N,) N n_i / n for each site, with n_i of all n samples. Exactly 1 if all sites have equally many samples."""
         sizes = self.class_counts.sum(axis=1)

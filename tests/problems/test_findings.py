@@ -14,13 +14,19 @@ from sklearn.metrics import roc_auc_score
 from torch.nn import functional
 
 from apps.config import ConfigError, Scalar, parse_run_config
+from apps.registry import ALGORITHMS
+from apps.server_app import RunFailedError
 from methods.local_sgd import LOCAL_SGD
 from methods.samples import FindingsObjective
 from payloads.settings import Settings, TrainingSettings
 from problems.data import DataError, DataSpec, load
 from problems.data.findings import Findings, make_findings, read_findings
 from problems.finding_metrics import finding_intervals, finding_metrics
+from problems.minimax import FindingsAUCOracle
+from problems.minimax.auc import saddle_value
 from problems.models import FlatModel, build_model
+from problems.models.networks import SaddleNetwork
+from problems.objectives.scores import SCORES
 from problems.site import Site
 from simulations.engines.launch import run
 from simulations.scoring.export import export_onnx
@@ -115,7 +121,7 @@ def test_the_mean_over_sites_is_the_mean_over_findings(seed: int, sites: int, co
     rows = rng.integers(1, 9, size=sites)
     features, values = rng.normal(size=(rows.sum(), 3)), rng.integers(-1, 2, size=(rows.sum(), count)).astype(np.int8)
     values[0] = 1  # each finding is known somewhere
-    everything = Findings(values, tuple(map(str, range(count))), (values >= 0).mean(axis=0))
+    everything = Findings.of(values, tuple(map(str, range(count))))
     module = build_model("mlp", (3,), seed=0, outputs=count).double()
     model, total, start = FlatModel(module, dtype=torch.float64, outputs=count), 0.0, 0
     w = model.parameters.clone()
@@ -139,6 +145,46 @@ def test_the_mean_over_sites_is_the_mean_over_findings(seed: int, sites: int, co
     np.testing.assert_allclose(total, expected, rtol=1e-9, atol=1e-12)
 
 
+@settings(max_examples=10, deadline=None)
+@given(st.integers(0, 2**32), st.integers(1, 3))
+def test_the_saddle_functions_mean_over_sites_is_the_mean_over_findings(seed: int, sites: int) -> None:
+    rng, count = np.random.default_rng(seed), 3
+    rows = rng.integers(2, 9, size=sites)
+    features, values = rng.normal(size=(rows.sum(), 3)), rng.integers(-1, 2, size=(rows.sum(), count)).astype(np.int8)
+    values[:2] = [[0] * count, [1] * count]
+    everything = Findings.of(values, NAMES)
+
+    def make_model() -> FlatModel:
+        module = SaddleNetwork(build_model("mlp", (3,), seed=0, outputs=count), count)
+        return FlatModel(module, dtype=torch.float64, outputs=count)
+
+    model = make_model()
+    model.parameters[-9:] = torch.tensor(rng.normal(size=9))
+    gradient, value, start = torch.zeros_like(model.parameters), 0.0, 0
+    for size in rows.tolist():
+        part = slice(start, start + size)
+        f = FindingsAUCOracle(model, torch.tensor(features[part]), everything[part], score=SCORES["tanh"])
+        f = f.weigh(float("nan"), sites * size / rows.sum())
+        gradient += f.gradient(model.parameters.clone(), None) / sites
+        value += f.value() / sites
+        start += size
+    assert f.primal_dim == model.dim - count
+    plain = make_model()
+    plain.parameters.copy_(model.parameters)
+    scores, saddle = torch.tanh(plain.scores(torch.tensor(features))), plain.module.saddle
+    each = []
+    for j in range(count):
+        known = values[:, j] >= 0
+        own = torch.stack([saddle[name][j] for name in ("a", "b", "dual")])  # type: ignore[index]
+        labels = torch.tensor(values[known, j], dtype=torch.float64)
+        each.append(saddle_value(scores[known, j], labels, own, float(labels.mean())))
+    expected = torch.stack(each).mean()
+    assert value == pytest.approx(expected.item())
+    expected.backward()
+    wanted = torch.cat([parameter.grad.flatten() for parameter in plain.module.parameters()])  # type: ignore[union-attr]
+    np.testing.assert_allclose(gradient, wanted, rtol=1e-9, atol=1e-12)
+
+
 def test_heads_trained_at_once_are_those_trained_alone(folder: Path, tmp_path: Path) -> None:
     """With separate heads, a step of size 3 eta on three findings is a step of size eta on each finding."""
     full = config_of(folder, batch_size=0, dtype="float64", learning_rate=0.6)
@@ -158,10 +204,13 @@ def test_heads_trained_at_once_are_those_trained_alone(folder: Path, tmp_path: P
     assert together.network.parameters.shape == (12,)
 
 
-@pytest.mark.parametrize("strategy", ["fedprox", "local-sgdm", "scaffold"])
+TRAINED = [name for name, row in ALGORITHMS.items() if row.traits.findings and name != "local-sgd"]
+
+
+@pytest.mark.parametrize("strategy", TRAINED)
 def test_these_strategies_train_them(strategy: str, folder: Path, tmp_path: Path) -> None:
-    config = config_of(folder, strategy=strategy, model="mlp", learning_rate=0.3)
-    record = run({**config, "num-server-rounds": 6}, tmp_path / "run", clients=3, quiet=True)
+    config = {**config_of(folder, strategy=strategy, model="mlp"), "num-server-rounds": 8}
+    record = run(config, tmp_path / "run", clients=3, quiet=True)
     assert record.metrics["auc"] > 0.75
     assert {f"auc_{name}" for name in NAMES} <= {*record.metrics}
 
@@ -169,6 +218,7 @@ def test_these_strategies_train_them(strategy: str, folder: Path, tmp_path: Path
 @pytest.mark.parametrize(
     ("keys", "match"),
     [
+        ({"strategy": "coda", "client-weights": "equal"}, "client-weights: .*'examples' with label-columns"),
         ({"strategy": "fedx2"}, "label-columns: .*strategies for several labels: .*local-sgd"),
         ({"label-columns": "mass"}, "two or more names"),
         ({"label-column": "mass"}, "label-column: .*since label-columns names several labels"),
@@ -184,6 +234,11 @@ def test_what_needs_one_label_is_refused(keys: dict[str, Scalar], match: str) ->
         parse_run_config({**config_of(Path("data")), **keys})
 
 
+def test_a_stage_cannot_restart_the_dual(folder: Path, tmp_path: Path) -> None:
+    with refuses(RunFailedError, "coda.restart-dual: .*false with label-columns"):
+        run({**config_of(folder, strategy="coda"), "coda.stage-rounds": 1}, tmp_path / "run", clients=3, quiet=True)
+
+
 # The metrics, and models in use.
 
 
@@ -191,7 +246,7 @@ def test_metrics_are_scikit_learns_on_known_rows() -> None:
     rng = np.random.default_rng(0)
     findings = make_findings(rng.choice([0, 1, np.nan], size=(60, 3)), NAMES, SPEC)
     scores = rng.normal(size=(60, 3))
-    metrics = finding_metrics(findings, scores, "cross-entropy")
+    metrics = finding_metrics(findings, scores)
     known = findings.values >= 0
     expected = [roc_auc_score(findings.values[known[:, i], i], scores[known[:, i], i]) for i in range(3)]
     assert [metrics[f"auc_{name}"] for name in NAMES] == pytest.approx(expected)
