@@ -376,6 +376,12 @@ class DataSpec:
         ge=0,
         le=16,
     )
+    image_size: str = _key(
+        "",
+        "The size to which an image-folder's [images](data.md#images) are resized. Empty: all have one size.",
+        "side, height x width or depth x height x width, such as 224 or 224x320; ' pad' after it: zeros instead of a "
+        "crop; or empty",
+    )
     imbalance: float = _key(0.0, "The share of positives left in the training set. 0: all.", ge=0, lt=1)
     label_noise: float = _key(0.0, "The share of each class's training labels that is flipped.", ge=0, lt=0.5)
     client_shift: float = _key(0.0, "The step from client to client of the mean of added Gaussian noise. 0: no noise.")

@@ -7,6 +7,7 @@ from typing import Any
 from problems.data.borders import parse_borders
 from problems.data.dialect import Dialect
 from problems.data.groups import check_spec, path_pattern
+from problems.data.image_size import ImageSize
 from problems.data.markers import parse_markers
 from problems.data.spec import (
     AUTO,
@@ -229,6 +230,9 @@ def _check_columns(spec: DataSpec) -> None:
     images = f"0 with dataset {spec.dataset!r}, which has no image files; 0 or 8 to 16 with dataset 'image-folder'"
     depths = (0, *range(8, 17)) if spec.dataset == "image-folder" else (0,)
     _require(spec, "pixel-bits", spec.pixel_bits in depths, images if len(depths) == 1 else "0 or 8 to 16")
+    no_images = f"'' with dataset {spec.dataset!r}; a size with dataset 'image-folder'"
+    _require(spec, "image-size", spec.dataset == "image-folder" or not spec.image_size, no_images, "remove image-size")
+    ImageSize.parse(spec.image_size)
     dropped, markers = parse_names("drop-columns", spec.drop_columns), parse_markers(spec.missing_values)
     columns = parse_columns(number) if tabular else ()
     if spec.group_column:

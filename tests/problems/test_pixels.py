@@ -22,6 +22,10 @@ DEEP = RNG.integers(0, 4096, (6, 8)).astype(np.uint16)
 DEEP[0, 0] = 4095
 
 
+def form_of(pixel_max: float | None, shape: tuple[int, ...] = (1, 6, 8), size: str = "") -> SampleFormat:
+    return SampleFormat(shape, pixel_max is None, ("well",), ("ill",), pixel_max, size)
+
+
 def png16(path: Path, channels: int, kind: int) -> None:
     """Write a PNG file with 16 bits in each of several channels, which Pillow cannot write."""
     rows = RNG.integers(0, 4096, (6, 8 * channels)).astype(">u2")
@@ -89,11 +93,11 @@ def test_depths_do_not_mix_and_new_images_have_the_depth_of_the_training(tmp_pat
         Image.fromarray(array).save(tmp_path / name)
     with refuses(DataError, r"16-bit images \(16\.png\) and 8-bit images \(8\.png\), allowed: images of equal"):
         read_images([tmp_path / "16.png", tmp_path / "8.png"])
-    read = read_array_rows(tmp_path / "16.png", (1, 6, 8), DataSpec("image-folder"), 65535.0)
+    read = read_array_rows(tmp_path / "16.png", form_of(65535.0), DataSpec("image-folder"))
     np.testing.assert_array_equal(np.asarray(read.features)[0, 0], DEEP / np.float32(65535))
     for name, pixel_max in (("8.png", 4095.0), ("16.png", None), ("float.tif", 4095.0), ("16.png", 1.0)):
         with refuses(DataError, "images, as in training"):
-            read_array_rows(tmp_path / name, (1, 6, 8), DataSpec("image-folder"), pixel_max)
+            read_array_rows(tmp_path / name, form_of(pixel_max), DataSpec("image-folder"))
     with refuses(DataError, r"16\.png with numbers from .* to 4095, allowed: grey levels from 0 to 1023"):
         read_images([tmp_path / "16.png"], like=1023.0)
     with refuses(DataError, "pixel-bits: got 12, with 8-bit images"):

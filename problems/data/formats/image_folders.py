@@ -14,7 +14,7 @@ from problems.data.formats.files import homes
 from problems.data.formats.pixels import read_images
 from problems.data.groups import number_paths
 from problems.data.samples import Source, make_source
-from problems.data.spec import DataError
+from problems.data.spec import DataError, DataSpec
 
 IMAGE_ENDINGS = (".png", ".jpg", ".jpeg", ".bmp", ".tif", ".tiff")
 _SYSTEM = ("__MACOSX", "@eaDir", "$RECYCLE.BIN", "lost+found", "System Volume Information", "Thumbs.db", "desktop.ini")
@@ -24,15 +24,13 @@ _ARRANGE = "remove the folder, or move it elsewhere"
 _log = logging.getLogger(__name__)
 
 
-def class_folders(root: Path, *, bare: bool = True, bits: int = 0, group_column: str = "") -> Source | None:
+def class_folders(root: Path, spec: DataSpec, *, bare: bool = True) -> Source | None:
     """Return the images of `train/<class>/` and, if it exists, `test/<class>/`. A line of the log counts other files.
 
     Args:
         root: The folder that contains `train`, or the folder above that folder.
+        spec: The options of an image-folder. With groups, folders below the class folders are read too.
         bare: Whether the class folders may be in `root`, without a `train` folder.
-        bits: The bits in use of 16-bit images; see `read_images`.
-        group_column: The groups of images, as in `DataSpec`. With groups, folders below the class folders are read
-            too.
 
     Returns:
         All images; None without class folders.
@@ -41,12 +39,12 @@ def class_folders(root: Path, *, bare: bool = True, bits: int = 0, group_column:
         DataError: Images differ in size or cannot be read, a test class has no training images, or a class folder or
             `test` has no image.
     """
-    nested = bool(group_column)
+    nested = bool(spec.group_column)
     for home in homes(root):
         if (home == root or not is_hidden(home)) and _classes(home / "train", nested=nested):
             test = home / "test"
-            return _read_folders(root, home / "train", test if test.is_dir() else None, bits, group_column)
-    return _read_folders(root, root, None, bits, group_column) if bare and _classes(root, nested=nested) else None
+            return _read_folders(root, home / "train", test if test.is_dir() else None, spec)
+    return _read_folders(root, root, None, spec) if bare and _classes(root, nested=nested) else None
 
 
 def pictures(root: Path, *, nested: bool = False) -> tuple[list[Path], list[str] | None]:
@@ -102,8 +100,8 @@ def _images(folder: Path, *, nested: bool = False) -> list[Path]:
     return sorted(images + below)
 
 
-def _read_folders(root: Path, train: Path, test: Path | None, bits: int, group_column: str) -> Source:
-    nested = bool(group_column)
+def _read_folders(root: Path, train: Path, test: Path | None, spec: DataSpec) -> Source:
+    nested = bool(spec.group_column)
     training, held_out = _split(train, nested=nested), [] if test is None else _split(test, nested=nested)
     paths = [path for _, path in training + held_out]
     labels = [folder.name for folder, _ in training + held_out]
@@ -115,10 +113,10 @@ def _read_folders(root: Path, train: Path, test: Path | None, bits: int, group_c
             train.parent, got=got, allowed=allowed, hint="add training images, or remove these classes from test/"
         )
     _report_others(root, paths)
-    read = read_images(paths, bits=bits)
+    read = read_images(paths, bits=spec.pixel_bits, size=spec.image_size)
     below = [path.relative_to(folder).as_posix() for folder, path in training + held_out]
     source = make_source(labels, read.pixels, len(training) if held_out else None, pixel_max=read.pixel_max)
-    return replace(source, groups=number_paths(below, group_column) if group_column else None)
+    return replace(source, groups=number_paths(below, spec.group_column) if nested else None)
 
 
 def _split(folder: Path, *, nested: bool = False) -> list[tuple[Path, Path]]:

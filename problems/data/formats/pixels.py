@@ -1,4 +1,4 @@
-"""Reading of image files as arrays of pixels, whatever their depth, orientation and transparency.
+"""Reading of image files as arrays of pixels, whatever their size, depth, orientation and transparency.
 
 8-bit images stay bytes. Grey images of 16 bits become numbers in [0, 1]: they are divided by the largest number of the
 bits in use (12-bit images by 4095), which is the same for all images of a run. Other depths are an error.
@@ -14,7 +14,7 @@ from typing import Any, Literal
 import numpy as np
 from jaxtyping import Float32, Shaped, UInt8
 
-from problems.data.mapped import slices
+from problems.data.image_size import Change, ImageSize
 from problems.data.spec import DataError
 
 Kind = Literal["8-bit", "16-bit", "float"]
@@ -23,6 +23,8 @@ GREY = ("1", "L")  # PIL's modes
 DEEP = ("I;16", "I;16L", "I;16B", "I;16N")
 BITS = (8, 10, 12, 14, 16)
 """The numbers of bits that 16-bit images may use. By default a run takes the smallest number that fits all images."""
+SQUARE = (1.0, 1.0)
+"""The spacing of pixels along both axes in images whose files have no other spacing."""
 FLOATS = 1.0
 """``pixel_max`` of images that store numbers in [0, 1]."""
 _ORIENTATION, _BITS_PER_SAMPLE, _PHOTOMETRIC = 0x0112, 258, 262  # tags of EXIF and TIFF
@@ -49,8 +51,10 @@ class Pictures:
     pixel_max: float | None = None
 
 
-def read_images(paths: list[Path], channels: int = 0, *, bits: int = 0, like: float | None = 0) -> Pictures:
-    """Read images of equal size.
+def read_images(
+    paths: list[Path], channels: int = 0, *, bits: int = 0, like: float | None = 0, size: str = ""
+) -> Pictures:
+    """Read images.
 
     Args:
         paths: The files.
@@ -58,6 +62,7 @@ def read_images(paths: list[Path], channels: int = 0, *, bits: int = 0, like: fl
             grey, else 3.
         bits: The bits in use of 16-bit images. 0: the smallest number in `BITS` that fits all images.
         like: The ``pixel_max`` of the training images, which the images must match. 0: the images are for training.
+        size: The value of `image-size`. "": the images must have equal sizes.
 
     Raises:
         DataError: Images differ in size or depth, cannot be read, or are coloured although grey images are needed;
@@ -82,12 +87,13 @@ def read_images(paths: list[Path], channels: int = 0, *, bits: int = 0, like: fl
         )
     (kind,) = kinds
     _check_kind(where, kind, bits, like)
-    pixels = _read_pixels(paths, channels or (1 if grey else 3), np.uint8 if kind == "8-bit" else np.float32)
+    dtype = np.uint8 if kind == "8-bit" else np.float32
+    pixels, ranges = _read_pixels(paths, channels or (1 if grey else 3), dtype, ImageSize.parse(size))
     if kind == "8-bit":
         return Pictures(pixels)
-    pixel_max = float(like) if like else FLOATS if kind == "float" else _largest(pixels, bits)
+    pixel_max = float(like) if like else FLOATS if kind == "float" else _largest(ranges, bits)
     _check_range(
-        paths, pixels, pixel_max, "rescale the images" if like or not bits else "raise pixel-bits, or set it to 0"
+        paths, ranges, pixel_max, "rescale the images" if like or not bits else "raise pixel-bits, or set it to 0"
     )
     if pixel_max != FLOATS:
         np.divide(pixels, np.float32(pixel_max), out=pixels)
@@ -181,24 +187,32 @@ def _check_kind(where: Path, kind: Kind, bits: int, like: float | None) -> None:
         raise DataError("pixel-bits", got=got, allowed=f"0 for {kind} images", hint="remove pixel-bits")
 
 
-def _read_pixels(paths: list[Path], channels: int, dtype: Any) -> Shaped[np.ndarray, "n channels height width"]:
-    """Return the pixels of images of equal size, without scaling."""
+def _read_pixels(
+    paths: list[Path], channels: int, dtype: Any, size: ImageSize | None
+) -> tuple[Shaped[np.ndarray, "n channels height width"], Float32[np.ndarray, "n 2"]]:
+    """Return the pixels of images without scaling of their values, and the smallest and largest pixel of each file."""
     pixels: np.ndarray = np.empty((0, channels, 0, 0), dtype)
-    clear = 0
+    ranges = np.empty((len(paths), 2), np.float32)
+    clear, changes = 0, list[Change]()
     for index, path in enumerate(paths):
         with _open_picture(path) as picture:
             rendered, transparent = _render(picture, "" if dtype != np.uint8 else "L" if channels == 1 else "RGB")
             clear += transparent
-            array = channels_first(rendered)
+            array = channels_first(rendered).astype(dtype, copy=False)
+        ranges[index] = array.min(), array.max()
+        if size is not None:
+            array, change = size.resize(array, SQUARE)
+            changes.append(change)
         if not index:
             pixels = np.empty((len(paths), channels, *array.shape[1:]), dtype)
         if array.shape[1:] != pixels.shape[2:]:
-            size, other_size = ((shape[1], shape[0]) for shape in (pixels.shape[2:], array.shape[1:]))
-            got = f"{paths[0].name} of {size}, and {path} of {other_size}"
-            raise DataError(
-                f"images in {path.parent}", got=got, allowed="images of equal size", hint="resize the images"
-            )
+            first_size, other_size = ((shape[1], shape[0]) for shape in (pixels.shape[2:], array.shape[1:]))
+            got = f"{paths[0].name} of {first_size}, and {path} of {other_size}"
+            hint = "set image-size to resize the images, such as image-size=224"
+            raise DataError(f"images in {path.parent}", got=got, allowed="images of equal size", hint=hint)
         pixels[index] = array
+    if size is not None:
+        _log.warning("%s: %s", paths[0].parents[1], size.describe(changes))
     if clear:
         _log.warning(
             "%d of %d images in %s have transparent pixels: these become black",
@@ -206,7 +220,7 @@ def _read_pixels(paths: list[Path], channels: int, dtype: Any) -> Shaped[np.ndar
             len(paths),
             paths[0].parents[1],
         )
-    return pixels
+    return pixels, ranges
 
 
 def _render(picture: Any, mode: str) -> tuple[Any, bool]:
@@ -242,19 +256,16 @@ def channels_first(picture: Any) -> Shaped[np.ndarray, "channels height width"]:
     return array[None] if array.ndim == 2 else array.transpose(2, 0, 1)
 
 
-def _largest(pixels: Float32[np.ndarray, "n channels height width"], bits: int) -> float:
+def _largest(ranges: Float32[np.ndarray, "n 2"], bits: int) -> float:
     """Return the largest number that the bits in use can store."""
-    top = max(float(pixels[part].max()) for part in slices(pixels))
-    return float(2 ** (bits or next(depth for depth in BITS if top < 2**depth)) - 1)
+    return float(2 ** (bits or next(depth for depth in BITS if ranges[:, 1].max() < 2**depth)) - 1)
 
 
-def _check_range(
-    paths: list[Path], pixels: Float32[np.ndarray, "n channels height width"], pixel_max: float, hint: str
-) -> None:
+def _check_range(paths: list[Path], ranges: Float32[np.ndarray, "n 2"], pixel_max: float, hint: str) -> None:
     """Raise DataError if a number is not finite or outside [0, pixel_max]; names the file."""
-    for index, path in enumerate(paths):
-        if not (pixels[index].min() >= 0 and pixels[index].max() <= pixel_max):
-            got = f"{path} with numbers from {pixels[index].min():g} to {pixels[index].max():g}"
+    for path, (low, high) in zip(paths, ranges.tolist(), strict=True):
+        if not (low >= 0 and high <= pixel_max):
             numbers = "floating-point numbers" if pixel_max == FLOATS else "grey levels"
             allowed = f"{numbers} from 0 to {pixel_max:g}"
+            got = f"{path} with numbers from {low:g} to {high:g}"
             raise DataError(f"images in {path.parent}", got=got, allowed=allowed, hint=hint)

@@ -99,7 +99,7 @@ def read(spec: DataSpec) -> Source:
         case name if is_hub(name):
             return hub.hugging_face(name, spec)
         case name:
-            return _image_set(name, spec.data_dir)
+            return _image_set(name, spec)
 
 
 def svmlight_files(spec: DataSpec) -> tuple[Path, Path | None, int | None]:
@@ -157,7 +157,8 @@ def _width(spec: DataSpec) -> int | None:
     return int(spec.feature_columns) if spec.feature_columns else None
 
 
-def _image_set(name: str, data_dir: str) -> Source:
+def _image_set(name: str, spec: DataSpec) -> Source:
+    data_dir = spec.data_dir
     if not data_dir:
         try:
             return hub.fetch(name)
@@ -170,7 +171,7 @@ def _image_set(name: str, data_dir: str) -> Source:
         source = images.stl10(root)
     else:
         source = cifar.cifar(name, root)
-    source = source or image_folders.class_folders(root, bare=False)
+    source = source or image_folders.class_folders(root, spec, bare=False)
     if source is None:
         raise _not_found(name, data_dir)
     return source
@@ -189,7 +190,7 @@ def _found(spec: DataSpec, names: Sequence[str]) -> Path:
 
 
 def _folders(root: Path, spec: DataSpec) -> Source:
-    source = image_folders.class_folders(root, bits=spec.pixel_bits, group_column=spec.group_column)
+    source = image_folders.class_folders(root, spec)
     if source is None:
         allowed = (
             f"train/<class>/ (and test/<class>/), or <class>/, with files {', '.join(image_folders.IMAGE_ENDINGS)}"
