@@ -16,7 +16,7 @@ from problems.data.groups import number_paths
 from problems.data.samples import Source, make_source
 from problems.data.spec import DataError, DataSpec
 
-IMAGE_ENDINGS = (".png", ".jpg", ".jpeg", ".bmp", ".tif", ".tiff")
+IMAGE_ENDINGS = (".png", ".jpg", ".jpeg", ".bmp", ".tif", ".tiff", ".jp2", ".j2k")
 _SYSTEM = ("__MACOSX", "@eaDir", "$RECYCLE.BIN", "lost+found", "System Volume Information", "Thumbs.db", "desktop.ini")
 _SHOWN = 8
 _ARRANGE = "remove the folder, or move it elsewhere"

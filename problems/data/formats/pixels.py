@@ -1,41 +1,39 @@
 """Reading of image files as arrays of pixels, whatever their size, depth, orientation and transparency.
 
-8-bit images stay bytes. Grey images of 16 bits become numbers in [0, 1]: they are divided by the largest number of the
-bits in use (12-bit images by 4095), which is the same for all images of a run. Other depths are an error.
+If all images have 8 bits, they stay bytes. Otherwise they become numbers in [0, 1], each by its own maximum: 8-bit
+images are divided by 255, and grey images of 16 bits by the largest number of the bits in use (12-bit images by 4095),
+which is the same for all images of a run. Other depths are an error.
 """
 
 import logging
-from collections.abc import Iterator
+import os
+from collections import Counter
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
 import numpy as np
 from jaxtyping import Float32, Shaped, UInt8
 
+from problems.data.formats.picture import Kind, Picture, PixelError
 from problems.data.image_size import Change, ImageSize
 from problems.data.spec import DataError
-
-Kind = Literal["8-bit", "16-bit", "float"]
 
 GREY = ("1", "L")  # PIL's modes
 DEEP = ("I;16", "I;16L", "I;16B", "I;16N")
 BITS = (8, 10, 12, 14, 16)
 """The numbers of bits that 16-bit images may use. By default a run takes the smallest number that fits all images."""
-SQUARE = (1.0, 1.0)
-"""The spacing of pixels along both axes in images whose files have no other spacing."""
 FLOATS = 1.0
 """``pixel_max`` of images that store numbers in [0, 1]."""
 _ORIENTATION, _BITS_PER_SAMPLE, _PHOTOMETRIC = 0x0112, 258, 262  # tags of EXIF and TIFF
 _WHITE_IS_ZERO = 0
+_CODESTREAM, _PRECISION = b"\xff\x4f\xff\x51", 42  # JPEG 2000: the first markers, and the offset of a channel's bits
 _SAVE_GREY = "save it as 8-bit, or as grey 16-bit PNG"
 
 _log = logging.getLogger(__name__)
-
-
-class PixelError(ValueError):
-    """An image with unusable pixels; the message continues the text "an image with"."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -44,10 +42,11 @@ class Pictures:
 
     Attributes:
         pixels: The pixels (n, channels, height, width), bytes or numbers in [0, 1].
-        pixel_max: The pixel value in the files that became 1, for images of more than 8 bits. None for bytes.
+        pixel_max: The number in 16-bit files that became 1. `FLOATS` if no image has 16 bits, but some have
+            floating-point numbers. None if all images have 8 bits.
     """
 
-    pixels: UInt8[np.ndarray, "n channels height width"] | Float32[np.ndarray, "n channels height width"]
+    pixels: UInt8[np.ndarray, "n channels *axes"] | Float32[np.ndarray, "n channels *axes"]
     pixel_max: float | None = None
 
 
@@ -61,45 +60,48 @@ def read_images(
         channels: 1 for grey images; 3 for colour images, to which grey images are converted. 0: 1 if all images are
             grey, else 3.
         bits: The bits in use of 16-bit images. 0: the smallest number in `BITS` that fits all images.
-        like: The ``pixel_max`` of the training images, which the images must match. 0: the images are for training.
+        like: The ``pixel_max`` of the training images. 0: the images are for training.
         size: The value of `image-size`. "": the images must have equal sizes.
 
     Raises:
-        DataError: Images differ in size or depth, cannot be read, or are coloured although grey images are needed;
-            names the file.
+        DataError: Images differ in size, cannot be read, are coloured although grey images are needed, or have 16 bits
+            although no training image had; names the file or the folder.
     """
-    kinds: dict[Kind, Path] = {}
-    grey = True
+    kinds, grey = list[Kind](), True
     for path in paths:
         with _open_picture(path) as picture:
-            _check_frames(picture)
-            kinds.setdefault(_kind_of(picture), path)
-            grey &= picture.mode in (*GREY, *DEEP, "I", "F")
-    where = paths[0].parent
-    if len(kinds) > 1:
-        got = " and ".join(f"{kind} images ({path.name})" for kind, path in kinds.items())
-        raise DataError(
-            f"images in {where}", got=got, allowed="images of equal depth", hint="save all images in the same depth"
-        )
+            kinds.append(picture.kind)
+            grey &= picture.grey
+    root = Path(os.path.commonpath([path.parent for path in paths]))
     if channels == 1 and not grey:
         raise DataError(
-            where, got="coloured images", allowed="grey images, as in training", hint="convert the images to grey"
+            root, got="coloured images", allowed="grey images, as in training", hint="convert the images to grey"
         )
-    (kind,) = kinds
-    _check_kind(where, kind, bits, like)
-    dtype = np.uint8 if kind == "8-bit" else np.float32
-    pixels, ranges = _read_pixels(paths, channels or (1 if grey else 3), dtype, ImageSize.parse(size))
-    if kind == "8-bit":
+    deep = [index for index, kind in enumerate(kinds) if kind == "16-bit"]
+    if deep and like in (None, FLOATS):
+        allowed = "8-bit or floating-point images, since no training image had 16 bits"
+        raise DataError(f"images in {root}", got=f"{len(deep):,} 16-bit images", allowed=allowed, hint="save as 8-bit")
+    counts = Counter(kinds)
+    training: Kind = "8-bit" if like is None else "floating-point" if like == FLOATS else "16-bit"
+    if len(counts) > 1 or (like != 0 and training not in counts):
+        listed = ", ".join(f"{count:,} {kind}" for kind, count in sorted(counts.items()))
+        _log.warning("%s: %s images: each becomes 0 to 1 by the maximum of its depth", root, listed)
+    if bits and not deep:
+        _log.warning("%s: pixel-bits has no effect, since no image has 16 bits", root)
+    as_bytes = set(kinds) == {"8-bit"} and like in (0, None)
+    dtype = np.uint8 if as_bytes else np.float32
+    pixels, ranges = _read_pixels(root, paths, channels or (1 if grey else 3), dtype, ImageSize.parse(size))
+    if as_bytes:
         return Pictures(pixels)
-    pixel_max = float(like) if like else FLOATS if kind == "float" else _largest(ranges, bits)
-    _check_range(
-        paths, ranges, pixel_max, "rescale the images" if like or not bits else "raise pixel-bits, or set it to 0"
-    )
-    if pixel_max != FLOATS:
-        np.divide(pixels, np.float32(pixel_max), out=pixels)
-        if not like:
-            words = "the images in %s have 16 bits, of which %d are used: 0 to %d become 0 to 1 (pixel-bits)"
-            _log.warning(words, where.parent, int(pixel_max).bit_length(), pixel_max)
+    pixel_max = float(like or FLOATS)
+    if deep and not like:
+        pixel_max = _largest(ranges[deep], bits)
+        words = "the images in %s have 16 bits, of which %d are used: 0 to %d become 0 to 1 (pixel-bits)"
+        _log.warning(words, root, int(pixel_max).bit_length(), pixel_max)
+    hint = "rescale the images" if like or not bits else "raise pixel-bits, or set it to 0"
+    _check_range(paths, ranges, [pixel_max if kind == "16-bit" else FLOATS for kind in kinds], hint)
+    for index in deep:
+        pixels[index] /= np.float32(pixel_max)
     return Pictures(pixels, pixel_max)
 
 
@@ -123,14 +125,16 @@ def pixels_of(picture: Any) -> UInt8[np.ndarray, "channels height width"]:
 
 
 @contextmanager
-def _open_picture(path: Path) -> Iterator[Any]:
+def _open_picture(path: Path) -> Iterator[Picture]:
     """Open an image file in a context; errors in the context name the file."""
     from PIL import Image, UnidentifiedImageError
 
     try:
         # pass a stream: from a path, Pillow would memory-map a TIFF, and read a rotated TIFF wrongly
         with path.open("rb") as file, Image.open(file) as picture:
-            yield picture
+            _check_frames(picture)
+            kind, grey = _kind_of(picture), picture.mode in (*GREY, *DEEP, "I", "F")
+            yield Picture(kind, grey, partial(_read, picture, kind))
     except DataError:
         raise
     except PixelError as error:
@@ -161,13 +165,15 @@ def _kind_of(picture: Any) -> Kind:
         ";16" in str(tile[3]) for tile in getattr(picture, "tile", [])
     ):
         stored = 16
+    if getattr(picture, "format", None) == "JPEG2000" and picture.fp:
+        stored = _jpeg2000_bits(picture.fp)
     deep = picture.mode in DEEP or (picture.mode == "I" and stored == 16 and not tags)
     if (deep or picture.mode == "F") and tags.get(_PHOTOMETRIC) == _WHITE_IS_ZERO:
         raise PixelError(f"{stored} bits of which 0 is white")
     if deep and "transparency" in picture.info:
         raise PixelError("16 bits and a transparent colour")
     if deep or picture.mode == "F":
-        return "16-bit" if deep else "float"
+        return "16-bit" if deep else "floating-point"
     if picture.mode.startswith("I"):
         raise PixelError("32-bit or signed integers, whose largest number is not known")
     if stored > 8:
@@ -175,52 +181,54 @@ def _kind_of(picture: Any) -> Kind:
     return "8-bit"
 
 
-def _check_kind(where: Path, kind: Kind, bits: int, like: float | None) -> None:
-    """Raise DataError if the depth differs from the training images', or `pixel-bits` is set without 16-bit images."""
-    if like != 0:
-        wanted: Kind = "8-bit" if like is None else "float" if like == FLOATS else "16-bit"
-        if kind != wanted:
-            allowed = f"{wanted} images, as in training"
-            raise DataError(f"images in {where}", got=f"{kind} images", allowed=allowed, hint=f"save as {wanted}")
-    elif bits and kind != "16-bit":
-        got = f"{bits}, with {kind} images in {where}"
-        raise DataError("pixel-bits", got=got, allowed=f"0 for {kind} images", hint="remove pixel-bits")
+def _jpeg2000_bits(file: Any) -> int:
+    """Return the bits of a channel of an open JPEG 2000 file, which Pillow reduces to 8 if the image has colours."""
+    position = file.tell()
+    file.seek(0)
+    head = file.read(2**16)
+    file.seek(position)
+    start = head.find(_CODESTREAM)
+    return (head[start + _PRECISION] & 0x7F) + 1 if start >= 0 else 0
 
 
 def _read_pixels(
-    paths: list[Path], channels: int, dtype: Any, size: ImageSize | None
-) -> tuple[Shaped[np.ndarray, "n channels height width"], Float32[np.ndarray, "n 2"]]:
-    """Return the pixels of images without scaling of their values, and the smallest and largest pixel of each file."""
+    root: Path, paths: list[Path], channels: int, dtype: Any, size: ImageSize | None
+) -> tuple[Shaped[np.ndarray, "n channels *axes"], Float32[np.ndarray, "n 2"]]:
+    """Return the pixels of images, 16-bit images undivided, and the smallest and largest pixel of each file."""
     pixels: np.ndarray = np.empty((0, channels, 0, 0), dtype)
     ranges = np.empty((len(paths), 2), np.float32)
     clear, changes = 0, list[Change]()
     for index, path in enumerate(paths):
         with _open_picture(path) as picture:
-            rendered, transparent = _render(picture, "" if dtype != np.uint8 else "L" if channels == 1 else "RGB")
-            clear += transparent
-            array = channels_first(rendered).astype(dtype, copy=False)
-        ranges[index] = array.min(), array.max()
+            array, transparent = picture.read(channels)
+        clear += transparent
+        if array.dtype != np.uint8:
+            array = array.astype(np.float32, copy=False)
+        ends = array.min(), array.max()
         if size is not None:
-            array, change = size.resize(array, SQUARE)
+            array, change = size.resize(array, picture.spacing)
             changes.append(change)
+        scale = np.float32(255 if array.dtype == np.uint8 and dtype != np.uint8 else 1)
+        ranges[index] = ends / scale
         if not index:
             pixels = np.empty((len(paths), channels, *array.shape[1:]), dtype)
         if array.shape[1:] != pixels.shape[2:]:
-            first_size, other_size = ((shape[1], shape[0]) for shape in (pixels.shape[2:], array.shape[1:]))
+            first_size, other_size = (shape[::-1] for shape in (pixels.shape[2:], array.shape[1:]))
             got = f"{paths[0].name} of {first_size}, and {path} of {other_size}"
             hint = "set image-size to resize the images, such as image-size=224"
             raise DataError(f"images in {path.parent}", got=got, allowed="images of equal size", hint=hint)
-        pixels[index] = array
+        pixels[index] = array if scale == 1 else array / scale
     if size is not None:
-        _log.warning("%s: %s", paths[0].parents[1], size.describe(changes))
+        _log.warning("%s: %s", root, size.describe(changes))
     if clear:
-        _log.warning(
-            "%d of %d images in %s have transparent pixels: these become black",
-            clear,
-            len(paths),
-            paths[0].parents[1],
-        )
+        _log.warning("%d of %d images in %s have transparent pixels: these become black", clear, len(paths), root)
     return pixels, ranges
+
+
+def _read(picture: Any, kind: Kind, channels: int) -> tuple[Shaped[np.ndarray, "channels height width"], bool]:
+    """Return the pixels of a PIL image, and whether it has transparent pixels; see `Picture.read`."""
+    rendered, transparent = _render(picture, "" if kind != "8-bit" else "L" if channels == 1 else "RGB")
+    return channels_first(rendered), transparent
 
 
 def _render(picture: Any, mode: str) -> tuple[Any, bool]:
@@ -261,11 +269,11 @@ def _largest(ranges: Float32[np.ndarray, "n 2"], bits: int) -> float:
     return float(2 ** (bits or next(depth for depth in BITS if ranges[:, 1].max() < 2**depth)) - 1)
 
 
-def _check_range(paths: list[Path], ranges: Float32[np.ndarray, "n 2"], pixel_max: float, hint: str) -> None:
-    """Raise DataError if a number is not finite or outside [0, pixel_max]; names the file."""
-    for path, (low, high) in zip(paths, ranges.tolist(), strict=True):
-        if not (low >= 0 and high <= pixel_max):
-            numbers = "floating-point numbers" if pixel_max == FLOATS else "grey levels"
-            allowed = f"{numbers} from 0 to {pixel_max:g}"
+def _check_range(paths: list[Path], ranges: Float32[np.ndarray, "n 2"], maxima: Sequence[float], hint: str) -> None:
+    """Raise DataError if a number is not finite or outside [0, maximum]; names the file."""
+    for path, (low, high), maximum in zip(paths, ranges.tolist(), maxima, strict=True):
+        if not (low >= 0 and high <= maximum):
+            numbers = "floating-point numbers" if maximum == FLOATS else "grey levels"
+            allowed = f"{numbers} from 0 to {maximum:g}"
             got = f"{path} with numbers from {low:g} to {high:g}"
             raise DataError(f"images in {path.parent}", got=got, allowed=allowed, hint=hint)
