@@ -10,13 +10,14 @@ from collections.abc import Iterable
 from dataclasses import replace
 from pathlib import Path
 
+from problems.data.formats.dicom import DICOM_ENDINGS
 from problems.data.formats.files import homes
 from problems.data.formats.pixels import read_images
 from problems.data.groups import number_paths
 from problems.data.samples import Source, make_source
 from problems.data.spec import DataError, DataSpec
 
-IMAGE_ENDINGS = (".png", ".jpg", ".jpeg", ".bmp", ".tif", ".tiff", ".jp2", ".j2k")
+IMAGE_ENDINGS = (".png", ".jpg", ".jpeg", ".bmp", ".tif", ".tiff", ".jp2", ".j2k", *DICOM_ENDINGS)
 _SYSTEM = ("__MACOSX", "@eaDir", "$RECYCLE.BIN", "lost+found", "System Volume Information", "Thumbs.db", "desktop.ini")
 _SHOWN = 8
 _ARRANGE = "remove the folder, or move it elsewhere"

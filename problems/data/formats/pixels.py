@@ -18,9 +18,11 @@ from typing import Any
 import numpy as np
 from jaxtyping import Float32, Shaped, UInt8
 
+from problems.data.formats.dicom import DICOM_ENDINGS, open_dicom
 from problems.data.formats.picture import Kind, Picture, PixelError
 from problems.data.image_size import Change, ImageSize
 from problems.data.spec import DataError
+from problems.errors import MissingExtraError
 
 GREY = ("1", "L")  # PIL's modes
 DEEP = ("I;16", "I;16L", "I;16B", "I;16N")
@@ -130,12 +132,16 @@ def _open_picture(path: Path) -> Iterator[Picture]:
     from PIL import Image, UnidentifiedImageError
 
     try:
+        if path.name.lower().endswith(DICOM_ENDINGS):
+            with open_dicom(path) as picture:
+                yield picture
+            return
         # pass a stream: from a path, Pillow would memory-map a TIFF, and read a rotated TIFF wrongly
-        with path.open("rb") as file, Image.open(file) as picture:
-            _check_frames(picture)
-            kind, grey = _kind_of(picture), picture.mode in (*GREY, *DEEP, "I", "F")
-            yield Picture(kind, grey, partial(_read, picture, kind))
-    except DataError:
+        with path.open("rb") as file, Image.open(file) as image:
+            _check_frames(image)
+            kind, grey = _kind_of(image), image.mode in (*GREY, *DEEP, "I", "F")
+            yield Picture(kind, grey, partial(_read, image, kind))
+    except (DataError, MissingExtraError):
         raise
     except PixelError as error:
         allowed = "a single frame with 8-bit channels, 16-bit grey levels, or grey floating-point numbers"
@@ -197,19 +203,20 @@ def _read_pixels(
     """Return the pixels of images, 16-bit images undivided, and the smallest and largest pixel of each file."""
     pixels: np.ndarray = np.empty((0, channels, 0, 0), dtype)
     ranges = np.empty((len(paths), 2), np.float32)
-    clear, changes = 0, list[Change]()
+    clear, changes, oblong = 0, list[Change](), 0
     for index, path in enumerate(paths):
         with _open_picture(path) as picture:
             array, transparent = picture.read(channels)
         clear += transparent
         if array.dtype != np.uint8:
             array = array.astype(np.float32, copy=False)
-        ends = array.min(), array.max()
+        ranges[index] = array.min(), array.max()
+        oblong += len(set(picture.spacing)) > 1
         if size is not None:
             array, change = size.resize(array, picture.spacing)
             changes.append(change)
         scale = np.float32(255 if array.dtype == np.uint8 and dtype != np.uint8 else 1)
-        ranges[index] = ends / scale
+        ranges[index] /= scale
         if not index:
             pixels = np.empty((len(paths), channels, *array.shape[1:]), dtype)
         if array.shape[1:] != pixels.shape[2:]:
@@ -220,6 +227,9 @@ def _read_pixels(
         pixels[index] = array if scale == 1 else array / scale
     if size is not None:
         _log.warning("%s: %s", root, size.describe(changes))
+    elif oblong:
+        words = "%s: in %d of %d images rows and columns have different distances: image-size makes them equal"
+        _log.warning(words, root, oblong, len(paths))
     if clear:
         _log.warning("%d of %d images in %s have transparent pixels: these become black", clear, len(paths), root)
     return pixels, ranges
