@@ -13,11 +13,12 @@ from pathlib import Path
 from problems.data.formats.dicom import DICOM_ENDINGS
 from problems.data.formats.files import homes
 from problems.data.formats.pixels import read_images
+from problems.data.formats.volumes import VOLUME_ENDINGS
 from problems.data.groups import number_paths
 from problems.data.samples import Source, make_source
 from problems.data.spec import DataError, DataSpec
 
-IMAGE_ENDINGS = (".png", ".jpg", ".jpeg", ".bmp", ".tif", ".tiff", ".jp2", ".j2k", *DICOM_ENDINGS)
+IMAGE_ENDINGS = (".png", ".jpg", ".jpeg", ".bmp", ".tif", ".tiff", ".jp2", ".j2k", *DICOM_ENDINGS, *VOLUME_ENDINGS)
 _SYSTEM = ("__MACOSX", "@eaDir", "$RECYCLE.BIN", "lost+found", "System Volume Information", "Thumbs.db", "desktop.ini")
 _SHOWN = 8
 _ARRANGE = "remove the folder, or move it elsewhere"
@@ -96,7 +97,7 @@ def _classes(folder: Path, *, nested: bool = False) -> list[Path]:
 def _images(folder: Path, *, nested: bool = False) -> list[Path]:
     """Return the images of a folder; if they may be nested, also of the folders below it."""
     entries = [entry for entry in folder.iterdir() if not is_hidden(entry)]
-    images = [entry for entry in entries if entry.suffix.lower() in IMAGE_ENDINGS and entry.is_file()]
+    images = [entry for entry in entries if entry.name.lower().endswith(IMAGE_ENDINGS) and entry.is_file()]
     below = [path for entry in entries if nested and entry.is_dir() for path in _images(entry, nested=True)]
     return sorted(images + below)
 

@@ -20,6 +20,7 @@ from jaxtyping import Float32, Shaped, UInt8
 
 from problems.data.formats.dicom import DICOM_ENDINGS, open_dicom
 from problems.data.formats.picture import Kind, Picture, PixelError
+from problems.data.formats.volumes import VOLUME_ENDINGS, open_volume
 from problems.data.image_size import Change, ImageSize
 from problems.data.spec import DataError
 from problems.errors import MissingExtraError
@@ -43,9 +44,9 @@ class Pictures:
     """Images of equal size.
 
     Attributes:
-        pixels: The pixels (n, channels, height, width), bytes or numbers in [0, 1].
+        pixels: The pixels (n, channels, *axes), bytes or numbers in [0, 1].
         pixel_max: The number in 16-bit files that became 1. `FLOATS` if no image has 16 bits, but some have
-            floating-point numbers. None if all images have 8 bits.
+            floating-point numbers, and for volumes. None if all images have 8 bits.
     """
 
     pixels: UInt8[np.ndarray, "n channels *axes"] | Float32[np.ndarray, "n channels *axes"]
@@ -84,8 +85,11 @@ def read_images(
         allowed = "8-bit or floating-point images, since no training image had 16 bits"
         raise DataError(f"images in {root}", got=f"{len(deep):,} 16-bit images", allowed=allowed, hint="save as 8-bit")
     counts = Counter(kinds)
+    if volumes := counts["volume"] if len(counts) > 1 else 0:
+        got, hint = f"{len(paths) - volumes:,} images and {volumes:,} volumes", "remove one of both"
+        raise DataError(f"images in {root}", got=got, allowed="either images or volumes", hint=hint)
     training: Kind = "8-bit" if like is None else "floating-point" if like == FLOATS else "16-bit"
-    if len(counts) > 1 or (like != 0 and training not in counts):
+    if len(counts) > 1 or (like != 0 and kinds[0] not in (training, "volume")):
         listed = ", ".join(f"{count:,} {kind}" for kind, count in sorted(counts.items()))
         _log.warning("%s: %s images: each becomes 0 to 1 by the maximum of its depth", root, listed)
     if bits and not deep:
@@ -134,6 +138,10 @@ def _open_picture(path: Path) -> Iterator[Picture]:
     try:
         if path.name.lower().endswith(DICOM_ENDINGS):
             with open_dicom(path) as picture:
+                yield picture
+            return
+        if path.name.lower().endswith(VOLUME_ENDINGS):
+            with open_volume(path) as picture:
                 yield picture
             return
         # pass a stream: from a path, Pillow would memory-map a TIFF, and read a rotated TIFF wrongly
@@ -189,7 +197,7 @@ def _kind_of(picture: Any) -> Kind:
 
 def _jpeg2000_bits(file: Any) -> int:
     """Return the bits of a channel of an open JPEG 2000 file, which Pillow reduces to 8 if the image has colours."""
-    position = file.tell()
+    position = file.seek(0, os.SEEK_CUR)
     file.seek(0)
     head = file.read(2**16)
     file.seek(position)
