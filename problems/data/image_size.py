@@ -121,7 +121,8 @@ class ImageSize:
         shares = [change.share for change in made if change.share > 0]
         text = f"image-size {self}: {len(scaled):,} of {len(made):,} images are scaled"
         if scaled:
-            text += f" by {min(scaled):.3g} to {max(scaled):.3g}"
+            ends = dict.fromkeys(f"{factor:.3g}" for factor in (min(scaled), max(scaled)))
+            text += f" by {' to '.join(ends)}"
         if shares:
             most = f"by at most {max(shares):.0%} of a side"
             text += f", {len(shares):,} are " + (f"padded {most}" if self.pads else f"cropped {most}")

@@ -369,6 +369,11 @@ class DataSpec:
         "The borders of [bins](data.md#bins) of columns with scale bins. Empty: quantiles.",
         "column:number|number for each column, comma-separated, or empty",
     )
+    image_column: str = _key(
+        "",
+        "The column of a table beside images that [names their files](data.md#a-table-beside-images). Empty: folders.",
+        "a column's name, or empty",
+    )
     pixel_bits: int = _key(
         0,
         "The bits in use of an image-folder's [16-bit images](data.md#images). 0: found in the images.",

@@ -62,7 +62,7 @@ def test_a_folder_of_sizes_trains_and_new_images_are_read_in_the_same_way(
     data = load(spec, 2)
     assert data.input_shape == (1, 4, 4)
     assert data.sample_format is not None
-    line = "image-size 4: 20 of 20 images are scaled by 0.5 to 0.5, 10 are cropped by at most 33% of a side"
+    line = "image-size 4: 20 of 20 images are scaled by 0.5, 10 are cropped by at most 33% of a side"
     assert line in caplog.text
     form = type(data.sample_format).from_json(data.sample_format.to_json())
     assert form == data.sample_format

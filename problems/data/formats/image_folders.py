@@ -6,7 +6,7 @@ Hidden files and folders are ignored.
 import logging
 import os
 from collections import Counter
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from dataclasses import replace
 from pathlib import Path
 
@@ -71,7 +71,7 @@ def pictures(root: Path, *, nested: bool = False) -> tuple[list[Path], list[str]
         allowed = f"files {', '.join(IMAGE_ENDINGS)}, or class folders of such files"
         raise DataError(home, got=got, allowed=allowed, hint="move the images into class folders, or into one folder")
     paths = loose or [path for folder in classes for path in _images(folder, nested=nested)]
-    _report_others(home, paths)
+    report_others(home, paths)
     return paths, [path.relative_to(home).parts[0] for path in paths] if classes else None
 
 
@@ -114,7 +114,7 @@ def _read_folders(root: Path, train: Path, test: Path | None, spec: DataSpec) ->
         raise DataError(
             train.parent, got=got, allowed=allowed, hint="add training images, or remove these classes from test/"
         )
-    _report_others(root, paths)
+    report_others(root, paths)
     read = read_images(paths, bits=spec.pixel_bits, size=spec.image_size)
     below = [path.relative_to(folder).as_posix() for folder, path in training + held_out]
     source = make_source(labels, read.pixels, len(training) if held_out else None, pixel_max=read.pixel_max)
@@ -137,6 +137,13 @@ def _split(folder: Path, *, nested: bool = False) -> list[tuple[Path, Path]]:
         got = f"no class folder{_in_words(_count_others(folder, ()))}"
         raise DataError(folder, got=got, allowed=f"class folders with {allowed}", hint=_ARRANGE)
     return [(entry, path) for entry in folders for path in _images(entry, nested=nested)]
+
+
+def walk_files(root: Path) -> Iterator[Path]:
+    """Yield the files below a folder, without the folders that `is_hidden` names."""
+    for parent, names, files in os.walk(root):
+        names[:] = sorted(name for name in names if not is_hidden(Path(name)))
+        yield from (Path(parent, name) for name in sorted(files))
 
 
 def _count_others(root: Path, taken: Iterable[Path]) -> Counter[str]:
@@ -164,6 +171,13 @@ def _in_words(counts: Counter[str]) -> str:
     return f", but files {', '.join(texts)}{more if len(counts) > _SHOWN else ''}" if texts else ""
 
 
-def _report_others(root: Path, taken: list[Path]) -> None:
-    if words := _in_words(_count_others(root, taken)).removeprefix(", but files "):
+def report_others(root: Path, taken: list[Path], known: Iterable[Path] = ()) -> None:
+    """Log the numbers of files in a folder that are not read.
+
+    Args:
+        root: The folder.
+        taken: The images that are read.
+        known: Further files that are read.
+    """
+    if words := _in_words(_count_others(root, [*taken, *known])).removeprefix(", but files "):
         _log.warning("of the files in %s %d are read as images; ignored: %s", root, len(taken), words)
