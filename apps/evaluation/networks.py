@@ -110,4 +110,6 @@ def format_of(config: RunConfig, schema: Schema) -> SampleFormat:
     pixels = (
         None if config.data.dataset == "npz" else config.data.dataset == "image-folder" and schema.pixel_max is None
     )
-    return SampleFormat(schema.shape, pixels, schema.negative_labels, schema.positive_labels, schema.pixel_max)
+    return SampleFormat(
+        schema.shape, pixels, schema.negative_labels, schema.positive_labels, schema.pixel_max, config.data.image_size
+    )

@@ -7,7 +7,7 @@ from apps.sites.cells import check_outcomes
 from apps.sites.rows import find_scales, read_file
 from problems.data import DataError, Samples
 from problems.data.spec import PAGE
-from strategies.rounds.schema import Schema, describe_pixels
+from strategies.rounds.schema import Schema, describe_pixels, same_depth
 
 
 def server_samples(config: RunConfig, schema: Schema) -> Samples:
@@ -27,7 +27,7 @@ def server_samples(config: RunConfig, schema: Schema) -> Samples:
         difference = f"columns {differing}" if differing else f"shapes: {rows.shape}, {shape}"
         got = f"{config.data.data_dir}, from which the sites' files differ in {difference}"
         raise DataError("data-dir", got=got, allowed="the columns and shapes of the sites", hint=f"see {PAGE}")
-    if rows.pixel_max != schema.pixel_max:
+    if not same_depth(rows.pixel_max, schema.pixel_max):
         got, allowed = (describe_pixels(value) for value in (rows.pixel_max, schema.pixel_max))
         hint = "save all images in the same way, or set pixel-bits"
         raise DataError("data-dir", got=got, allowed=f"{allowed}, as at the sites", hint=hint)

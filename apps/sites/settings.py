@@ -93,6 +93,7 @@ class DataTable(Settings):
     feature_columns: str | None = setting(_FIXES)
     drop_columns: str | None = setting(_FIXES)
     group_column: str | None = setting(_FIXES)
+    image_column: str | None = setting(_FIXES)
     subgroups: str | None = setting(_FIXES)
     missing: str | None = setting(_FIXES)
     missing_values: str | None = setting(_FIXES)

@@ -250,7 +250,9 @@ def load_rows(spec: DataSpec, num_clients: int, raw: Raw | None = None) -> Feder
         spec=spec,
         columns=columns and columns.with_labels(np.array(source.classes)[marked].tolist()),
         validation=None if validation is None else samples_of(validation, labels[validation]),
-        sample_format=None if raw is not None else SampleFormat.of(features, source.classes, marked, source.pixel_max),
+        sample_format=None
+        if raw is not None
+        else SampleFormat.of(features, source.classes, marked, source.pixel_max, spec.image_size),
         notes=(*source.notes, *rows_of.notes),
         grouping=grouping,
         site_names=() if clients is None else site_names[:num_clients],

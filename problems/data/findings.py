@@ -108,8 +108,16 @@ def read_findings(columns: "Sequence[pd.Series[Any]]", spec: DataSpec) -> Findin
     Raises:
         DataError: A cell is another number, or text. The error quotes no cell.
     """
-    values = [_read_finding(column) for column in columns]
-    return make_findings(np.stack(values, axis=1), tuple(str(column.name) for column in columns), spec)
+    return make_findings(read_cells(columns), tuple(str(column.name) for column in columns), spec)
+
+
+def read_cells(columns: "Sequence[pd.Series[Any]]") -> Float64[np.ndarray, "n findings"]:
+    """Return the numbers in columns of findings, nan for missing cells.
+
+    Raises:
+        DataError: A cell is text. The error quotes no cell.
+    """
+    return np.stack([_read_finding(column) for column in columns], axis=1)
 
 
 def make_findings(values: NDArray[Any], names: tuple[str, ...], spec: DataSpec) -> Findings:

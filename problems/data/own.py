@@ -219,6 +219,8 @@ def _read_own(path: str, spec: DataSpec, partition_id: int | None) -> SiteRows:
         # all rows of the server's file are test rows, so groups do not matter, and the file may lack the column
         dropped = {*parse_names("drop-columns", spec.drop_columns), spec.group_column}
         spec = replace(spec, group_column="", drop_columns=", ".join(map(quote, sorted(dropped))))
+    if partition_id is None and spec.image_column:
+        spec = replace(spec, group_column="")
     source = read_site(Path(path).expanduser(), spec)
     train_rows, test_rows = source.own_split()
     everything = np.concatenate((train_rows, test_rows))

@@ -27,6 +27,7 @@ class SampleFormat:
         pixels: Whether the files have bytes, which are scaled to [0, 1]; None if the server does not know.
         negative_labels, positive_labels: The original labels, as text.
         pixel_max: The pixel value in the files that became 1, for images of more than 8 bits; else None.
+        image_size: The value of `image-size`.
     """
 
     shape: tuple[int, ...]
@@ -34,6 +35,7 @@ class SampleFormat:
     negative_labels: tuple[str, ...]
     positive_labels: tuple[str, ...]
     pixel_max: float | None = None
+    image_size: str = ""
 
     @classmethod
     def of(
@@ -42,6 +44,7 @@ class SampleFormat:
         classes: Sequence[str],
         positive: Bool[np.ndarray, "{len(classes)}"],
         pixel_max: float | None = None,
+        image_size: str = "",
     ) -> Self:
         """Return the format of a data set.
 
@@ -50,10 +53,11 @@ class SampleFormat:
             classes: The data set's original labels.
             positive: Whether each label is positive.
             pixel_max: See the class.
+            image_size: See the class.
         """
         names = np.array(classes)
         negatives, positives = (tuple(names[positive == side].tolist()) for side in (False, True))
-        return cls(tuple(features.shape[1:]), features.dtype == np.uint8, negatives, positives, pixel_max)
+        return cls(tuple(features.shape[1:]), features.dtype == np.uint8, negatives, positives, pixel_max, image_size)
 
     @classmethod
     def from_json(cls, value: Any) -> Self:
@@ -66,7 +70,8 @@ class SampleFormat:
             shape, pixels, negative, positive = (value[key] for key in _KEYS)
             assert pixels in (None, True, False)
             pixel_max = None if value.get("pixel_max") is None else float(value["pixel_max"])
-            return cls(tuple(map(int, shape)), pixels, tuple(map(str, negative)), tuple(map(str, positive)), pixel_max)
+            labels = tuple(map(str, negative)), tuple(map(str, positive))
+            return cls(tuple(map(int, shape)), pixels, *labels, pixel_max, str(value.get("image_size", "")))
         except (TypeError, KeyError, ValueError, AssertionError):
             allowed = f"an object with {', '.join(_KEYS)}"
             hint = "restore result.json, see docs/run-directory.md"
@@ -80,6 +85,7 @@ class SampleFormat:
             "negative_labels": list(self.negative_labels),
             "positive_labels": list(self.positive_labels),
             **({} if self.pixel_max is None else {"pixel_max": self.pixel_max}),
+            **({"image_size": self.image_size} if self.image_size else {}),
         }
 
     def scale(self, features: Shaped[np.ndarray, "n *shape"]) -> NDArray[np.float32]:

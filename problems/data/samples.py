@@ -177,7 +177,7 @@ def with_findings(source: Source, spec: DataSpec) -> Source:
     """
     if source.matrix is not None and spec.findings:
         findings = make_findings(source.matrix, spec.findings, spec)
-        return replace(finding_source(findings, source.encode, source.train_count), pixel_max=source.pixel_max)
+        return replace(source, classes=(), findings=findings)
     if source.matrix is not None:
         got = f"{source.matrix.shape[1]} labels for each row"
         hint = "set label-columns to their names"

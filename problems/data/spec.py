@@ -378,12 +378,23 @@ class DataSpec:
         "The borders of [bins](data.md#bins) of columns with scale bins. Empty: quantiles.",
         "column:number|number for each column, comma-separated, or empty",
     )
+    image_column: str = _key(
+        "",
+        "The column of a table beside images that [names their files](data.md#a-table-beside-images). Empty: folders.",
+        "a column's name, or empty",
+    )
     pixel_bits: int = _key(
         0,
         "The bits in use of an image-folder's [16-bit images](data.md#images). 0: found in the images.",
         "0, or an integer from 8 to 16",
         ge=0,
         le=16,
+    )
+    image_size: str = _key(
+        "",
+        "The size to which an image-folder's [images](data.md#images) are resized. Empty: all have one size.",
+        "side, height x width or depth x height x width, such as 224 or 224x320; ' pad' after it: zeros instead of a "
+        "crop; or empty",
     )
     imbalance: float = _key(0.0, "The share of positives left in the training set. 0: all.", ge=0, lt=1)
     label_noise: float = _key(0.0, "The share of each class's training labels that is flipped.", ge=0, lt=0.5)

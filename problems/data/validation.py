@@ -7,6 +7,7 @@ from typing import Any
 from problems.data.borders import parse_borders
 from problems.data.dialect import Dialect
 from problems.data.groups import check_spec, path_pattern
+from problems.data.image_size import ImageSize
 from problems.data.markers import parse_markers
 from problems.data.spec import (
     AUTO,
@@ -183,12 +184,18 @@ def _check_findings(spec: DataSpec) -> None:
         return
     few = "two or more names; for a single label set label-column"
     _require(spec, "label-columns", len(spec.findings) > 1, few, "set label-column")
-    kinds = f"'' with dataset {spec.dataset!r}; names with dataset {', '.join(TABLES)}, npz or '{LOADER_FORM}'"
-    able = spec.dataset in (*TABLES, "npz") or is_loader(spec.dataset)
+    kinds = f"'' with dataset {spec.dataset!r}; names with {', '.join(TABLES)}, npz, '{LOADER_FORM}' and image-column"
+    able = spec.dataset in (*TABLES, "npz") or is_loader(spec.dataset) or bool(spec.image_column)
     _require(spec, "label-columns", able, kinds, "remove label-columns")
     _require(spec, "label-columns", spec.partition != OWN, f"'' with partition {OWN!r}", "choose another partition")
     features = {column.name for column in parse_columns(spec.feature_columns)}
-    used = {spec.site_column, spec.group_column, *features, *parse_names("drop-columns", spec.drop_columns)}
+    used = {
+        spec.site_column,
+        spec.group_column,
+        spec.image_column,
+        *features,
+        *parse_names("drop-columns", spec.drop_columns),
+    }
     hint = "remove the column from the other key"
     _require(spec, "label-columns", not used & {*spec.findings}, "columns that no other key names", hint)
     since = "since label-columns names several labels"
@@ -215,12 +222,19 @@ def _check_columns(spec: DataSpec) -> None:
             f"{', '.join((*TABLES, 'svmlight', HUB_FORM))}"
         )
         _require(spec, "feature-columns", not number, allowed, "remove feature-columns")
-    tables = f"'' unless dataset is {' or '.join(TABLES)} in one file"
+    listed = tabular or bool(spec.image_column)
+    no_list = f"'' with dataset {spec.dataset!r}; a column with dataset 'image-folder'"
+    _require(spec, "image-column", spec.dataset == "image-folder" or not spec.image_column, no_list)
+    if spec.image_column:
+        used = {spec.labels_in, spec.site_column, spec.group_column}
+        allowed = "a column that no other key names"
+        _require(spec, "image-column", spec.image_column not in used, allowed, "remove the column from the other key")
+    tables = f"'' unless dataset is {' or '.join(TABLES)} in one file, or image-column is set"
     if spec.dataset == "gusto":
         allowed = f"'' or {', '.join(GUSTO_SITES)}, the three levels of its sites"
         _require(spec, "site-column", spec.site_column in ("", *GUSTO_SITES), allowed)
     else:
-        _require(spec, "site-column", not spec.site_column or (tabular and spec.partition != OWN), tables)
+        _require(spec, "site-column", not spec.site_column or (listed and spec.partition != OWN), tables)
     has_sites = bool(spec.site_column) or (spec.dataset in SITED and spec.dataset not in DRAWN)
     allowed = "'' for data without sites in one place"
     hint = "set site-column, or remove test-sites"
@@ -234,7 +248,7 @@ def _check_columns(spec: DataSpec) -> None:
     _require(spec, "group-column", grouped or not spec.group_column, allowed, "remove group-column")
     if spec.group_column:
         check_spec(spec)
-        if spec.dataset == "image-folder":
+        if spec.dataset == "image-folder" and not spec.image_column:
             path_pattern(spec.group_column)
     plain_keys = {"label-column": "", "drop-columns": "", "missing": "error", "missing-values": "", "scale": AUTO}
     for key, plain in plain_keys.items():
@@ -242,10 +256,12 @@ def _check_columns(spec: DataSpec) -> None:
         amounts = (spec.dataset, key) == ("uci-credit", "scale")
         if amounts:
             only = f"{plain!r} or 'bins' with dataset {spec.dataset!r}, whose columns are fixed"
-        _require(spec, key, tabular or got == plain or (amounts and got == "bins"), only, f"remove {key}")
+        labels = key == "label-column" and listed
+        _require(spec, key, tabular or labels or got == plain or (amounts and got == "bins"), only, f"remove {key}")
     for key in ("separator", "decimal", "encoding"):
         files = f"{AUTO!r} with dataset {spec.dataset!r}, or another value with dataset {' or '.join(TABLES)}"
-        _require(spec, key, spec.dataset in TABLES or _value(spec, key) == AUTO, files, f"set {key} to {AUTO}")
+        has_file = spec.dataset in TABLES or bool(spec.image_column)
+        _require(spec, key, has_file or _value(spec, key) == AUTO, files, f"set {key} to {AUTO}")
     private = "a scale except 'range' with partition 'own', since sites do not reveal their minimum and maximum"
     _require(spec, "scale", spec.scale != "range" or spec.partition != OWN, private)
     _require(spec, "bins", 2 <= spec.bins <= MAX_BINS, f"an integer from 2 to {MAX_BINS}")
@@ -258,9 +274,12 @@ def _check_columns(spec: DataSpec) -> None:
     images = f"0 with dataset {spec.dataset!r}, which has no image files; 0 or 8 to 16 with dataset 'image-folder'"
     depths = (0, *range(8, 17)) if spec.dataset == "image-folder" else (0,)
     _require(spec, "pixel-bits", spec.pixel_bits in depths, images if len(depths) == 1 else "0 or 8 to 16")
+    no_images = f"'' with dataset {spec.dataset!r}; a size with dataset 'image-folder'"
+    _require(spec, "image-size", spec.dataset == "image-folder" or not spec.image_size, no_images, "remove image-size")
+    ImageSize.parse(spec.image_size)
     dropped, markers = parse_names("drop-columns", spec.drop_columns), parse_markers(spec.missing_values)
     columns = parse_columns(number) if tabular else ()
-    if spec.group_column:
+    if spec.group_column and listed:
         used = {spec.labels_in, spec.site_column, *(column.name for column in columns)}
         allowed = "a column that is neither label-column nor site-column, nor in feature-columns"
         _require(spec, "group-column", spec.group_column not in used, allowed, "remove the column from the other key")

@@ -39,7 +39,7 @@ COMPARED = (AUC, CONCORDANCE)
 MAX_RUNS = 10
 # keys of the data on which neither the test rows nor their order depend
 _OF_TABLES = ("feature_columns", "drop_columns", "scale", "bins", "borders", "missing", "missing_values")
-_OF_FEATURES = (*_OF_TABLES, "pixel_bits", "precise")
+_OF_FEATURES = (*_OF_TABLES, "pixel_bits", "image_size", "precise")
 _OF_STATISTICS = ("subgroups",)
 _OF_TRAINING = ("imbalance", "label_noise", "client_shift", "client_shift_std", "partition_alpha", "partition_classes")
 _ROUNDING = 1e-6

@@ -100,7 +100,8 @@ def _input(model: TrainedModel) -> str:
     form = model.sample_format
     kind = {True: "pixels, as bytes", False: "numbers", None: "numbers, or pixels as bytes"}[form.pixels]
     if form.pixel_max is not None:
-        kind = f"pixels, divided by {form.pixel_max:g}"
+        kind = f"pixels, divided by {form.pixel_max:g}" if form.pixel_max > 1 else "pixels in [0, 1]"
+    kind += f", after image-size {form.image_size}" if form.image_size else ""
     return f"an array of shape (n, {', '.join(map(str, form.shape))}) of {kind}"
 
 

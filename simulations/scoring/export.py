@@ -281,6 +281,7 @@ def _metadata(model: TrainedModel) -> dict[str, str]:
             else {"categories": json.dumps(_categories(model.preprocessing, base_codes(model.config.data.dataset)))}
         ),
         **({} if labels.pixel_max is None else {"pixel_max": f"{labels.pixel_max:g}"}),
+        **({"image_size": labels.image_size} if labels.image_size else {}),
         "versions": json.dumps(result["versions"]),
     }
 

@@ -47,7 +47,7 @@ def read_rows(model: TrainedModel, path: Path) -> NewRows:
     path = path.expanduser()
     if model.preprocessing is not None:
         return read_table_rows(path, model.label_column, model.preprocessing.words, Dialect.of(model.config.data))
-    return read_array_rows(path, model.sample_format.shape, model.config.data, model.sample_format.pixel_max)
+    return read_array_rows(path, model.sample_format, model.config.data)
 
 
 def score_file(

@@ -79,7 +79,7 @@ def agree(reports: Sequence[SiteReport], *, labelled: bool = True) -> Schema | N
     read = {report.label: read_columns(report) for report in reports}
     tables = {label: table for label, table in read.items() if table is not None}
     if not tables:
-        return Schema(shape, None, None, negative, positive, _pixel_max(first))
+        return Schema(shape, None, None, negative, positive, _join_depths(reports))
     table, scaling = _join(tables), None
     _warn_of_names(table)
     reported = [statistics for statistics in map(statistics_of, reports) if statistics is not None]
@@ -253,13 +253,6 @@ def _difference(first: SiteReport, site: SiteReport, *, labelled: bool) -> tuple
             f"the shape {first_shape} of {reference}",
             "convert the samples to one shape",
         )
-    depths = _pixel_max(site), _pixel_max(first)
-    if depths[0] != depths[1]:
-        depth, first_depth = map(describe_pixels, depths)
-        hint = "save the images of all sites in one depth"
-        if None not in depths and 1 not in depths:
-            hint = f"set pixel-bits={int(max(map(float, filter(None, depths)))).bit_length()}, or {hint}"
-        return "images", depth, f"{first_depth}, as at {reference}", hint
     if table is None or first_table is None:
         return None
     if shape != (len(names),):
@@ -280,8 +273,36 @@ def _difference(first: SiteReport, site: SiteReport, *, labelled: bool) -> tuple
     return ("columns", fault, "statistics of the site's rows", _SAME_APP) if fault else None
 
 
-def _pixel_max(report: SiteReport) -> float | None:
-    return None if report.pixel_max is None else float(report.pixel_max[0])
+def _join_depths(reports: Sequence[SiteReport]) -> float | None:
+    """Return the ``pixel_max`` of all sites' images. Warn if their depths differ.
+
+    Raises:
+        SetupError: Sites with 16-bit images use different numbers of bits.
+    """
+    maxima = [None if report.pixel_max is None else float(report.pixel_max[0]) for report in reports]
+    largest = max(filter(None, maxima), default=None)
+    for report, maximum in zip(reports, maxima, strict=True):
+        if largest and not same_depth(maximum, largest):
+            reference = reports[maxima.index(largest)].label
+            raise SetupError(
+                f"handshake: {report.label}: images",
+                got=describe_pixels(maximum),
+                allowed=f"{describe_pixels(largest)}, as at {reference}",
+                hint=f"set pixel-bits={int(largest).bit_length()}, or save the images of all sites in one depth",
+            )
+    if len(counts := Counter(map(describe_pixels, maxima))) > 1:
+        listed = ", ".join(f"{count} with {depth}" for depth, count in counts.items())
+        log(WARNING, "depths differ between sites (%s): each image becomes 0 to 1 by its maximum", listed)
+    return largest
+
+
+def same_depth(first: float | None, second: float | None) -> bool:
+    """Return whether images can be combined: except 16-bit images with different maxima, all can.
+
+    Args:
+        first, second: The ``pixel_max`` of both.
+    """
+    return first == second or min(first or 1, second or 1) <= 1
 
 
 def describe_pixels(pixel_max: float | None) -> str:

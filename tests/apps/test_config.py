@@ -152,6 +152,8 @@ def valid(key: str) -> st.SearchStrategy[Any]:
                 "subgroups",
                 "missing-values",
                 "borders",
+                "image-column",
+                "image-size",
             ),
             st.just(""),
         ),

@@ -10,6 +10,7 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from PIL import Image
 from sklearn.metrics import roc_auc_score
 from torch.nn import functional
 
@@ -108,6 +109,24 @@ def test_arrays_have_a_column_for_each_name(labels: Any, columns: str, match: st
     np.savez(tmp_path / "train.npz", X=np.ones((6, 2)), y=labels)
     with refuses(DataError, match):
         load(DataSpec(dataset="npz", data_dir=str(tmp_path), label_columns=columns), 2)
+
+
+def test_a_table_names_the_findings_of_images(tmp_path: Path) -> None:
+    table, rng = make_table(150)[list(NAMES)], np.random.default_rng(0)
+    for row in range(150):
+        pixels = (40 * table.fillna(0).iloc[row].to_numpy() + 20 * rng.random((8, 3)).mean(1, keepdims=True)).repeat(
+            4, 1
+        )
+        Image.fromarray(pixels[:, :8].astype(np.uint8)).save(tmp_path / f"{row}.png")
+    table = table.assign(file=[f"{row}.png" for row in range(150)], ward=np.arange(150) % 2)
+    table.to_csv(tmp_path / "list.csv", index=False)
+    keys = config_of(tmp_path, dataset="image-folder", image_column="file", site_column="ward", partition="natural")
+    record = run(keys | {"model": "linear"}, tmp_path / "run", clients=2, quiet=True)
+    trained = load_model(record.path)
+    assert trained.classes_.tolist() == list(NAMES)
+    measured = evaluate_file(trained, tmp_path / "list.csv", resamples=5)
+    assert measured.rows == 150
+    assert score_file(trained, tmp_path / "list.csv")["file"].tolist() == table.file.tolist()
 
 
 # The objective.

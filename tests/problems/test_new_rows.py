@@ -11,6 +11,7 @@ from problems.data import DataError, DataSpec, SampleFormat
 from problems.data.formats.new_rows import read_array_rows
 from tests.refusals import refuses
 
+VECTOR = SampleFormat((3,), False, ("0",), ("1",))
 SVMLIGHT = DataSpec("svmlight")
 
 
@@ -27,7 +28,7 @@ def test_svmlight_indices_mean_what_they_meant(
     tmp_path: Path, text: str, keys: dict[str, Any], first: list[int]
 ) -> None:
     (tmp_path / "new.svm").write_text(text)
-    found = read_array_rows(tmp_path / "new.svm", (3,), DataSpec("svmlight", **keys))
+    found = read_array_rows(tmp_path / "new.svm", VECTOR, DataSpec("svmlight", **keys))
     assert np.asarray(found.features)[0].tolist() == first
     assert found.labels is not None
     assert found.labels.tolist() == [1, 0]
@@ -45,24 +46,24 @@ def test_svmlight_indices_mean_what_they_meant(
 def test_svmlight_of_other_features_is_refused(tmp_path: Path, text: str, keys: dict[str, Any], told: str) -> None:
     (tmp_path / "new.svm").write_text(text)
     with refuses(DataError, re.escape(told)):
-        read_array_rows(tmp_path / "new.svm", (3,), DataSpec("svmlight", **keys))
+        read_array_rows(tmp_path / "new.svm", VECTOR, DataSpec("svmlight", **keys))
 
 
 def test_npz_without_labels_and_with_a_test_split(tmp_path: Path) -> None:
     rows = np.arange(12.0).reshape(4, 3)
     np.savez(tmp_path / "a.npz", features=rows)
-    found = read_array_rows(tmp_path / "a.npz", (3,), SVMLIGHT)
+    found = read_array_rows(tmp_path / "a.npz", VECTOR, SVMLIGHT)
     assert found.labels is None
     np.testing.assert_array_equal(found.features, rows)
     np.savez(tmp_path / "b.npz", X=rows, y=[0, 1, 0, 1], X_test=rows[:2], y_test=[1, 0])
-    found = read_array_rows(tmp_path / "b.npz", (3,), SVMLIGHT)
+    found = read_array_rows(tmp_path / "b.npz", VECTOR, SVMLIGHT)
     assert (len(found), np.asarray(found.labels).tolist()) == (2, [1, 0])
     np.savez(tmp_path / "c.npz", y=[0, 1])
     with refuses(DataError, r"got arrays y, allowed: arrays X \(or features\)"):
-        read_array_rows(tmp_path / "c.npz", (3,), SVMLIGHT)
+        read_array_rows(tmp_path / "c.npz", VECTOR, SVMLIGHT)
     np.savez(tmp_path / "d.npz", X=rows, y=[0])
     with refuses(DataError, "do not belong together"):
-        read_array_rows(tmp_path / "d.npz", (3,), SVMLIGHT)
+        read_array_rows(tmp_path / "d.npz", VECTOR, SVMLIGHT)
 
 
 def test_images_beside_class_folders_are_not_left_out_silently(tmp_path: Path) -> None:
@@ -70,7 +71,7 @@ def test_images_beside_class_folders_are_not_left_out_silently(tmp_path: Path) -
         (tmp_path / name).parent.mkdir(exist_ok=True)
         (tmp_path / name).touch()
     with refuses(DataError, "got images next to class folders"):
-        read_array_rows(tmp_path, (1, 8, 8), SVMLIGHT)
+        read_array_rows(tmp_path, SampleFormat((1, 8, 8), True, (), ()), SVMLIGHT)
 
 
 def test_samples_are_scaled_as_in_training() -> None:

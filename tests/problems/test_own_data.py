@@ -433,6 +433,22 @@ def test_a_first_site_without_a_file_is_named_too() -> None:
         agree([report(0, VALUES, shape=None), report(1, VALUES)])
 
 
+def test_sites_may_have_images_of_other_depths_but_one_number_of_bits(caplog: pytest.LogCaptureFixture) -> None:
+    table = dict.fromkeys(("columns", "counts", "means", "variances", "quantiles"))
+
+    def join(*maxima: float | None) -> float | None:
+        depths = [None if maximum is None else np.array([maximum]) for maximum in maxima]
+        schema = agree([report(place, VALUES, **table, pixel_max=depth) for place, depth in enumerate(depths)])
+        return None if schema is None else schema.pixel_max
+
+    assert join(None, None) is None
+    assert not caplog.records
+    assert (join(None, 4095.0, 1.0), join(1.0, None)) == (4095, 1)
+    assert "(1 with 8-bit images, 1 with 16-bit images with numbers up to 4095, 1 with floating" in caplog.text
+    with refuses(StrategyError, r"partition 1: images: got 16-bit .* to 1023, .* partition 2; set pixel-bits=12"):
+        join(None, 1023.0, 4095.0)
+
+
 def told_labels(*sites: tuple[str, str]) -> list[SiteReport]:
     """Return the reports of sites with the given numbers of negative and positive labels."""
     told = [[encode_names(tuple(values.split())) for values in site] for site in sites]

@@ -9,9 +9,10 @@ from typing import Any
 
 import numpy as np
 import pytest
-from PIL import Image
+from PIL import Image, features
 
 from problems.data import DataError, DataSpec, SampleFormat, load, read_own
+from problems.data.formats.image_folders import pictures
 from problems.data.formats.new_rows import read_array_rows
 from problems.data.formats.pixels import pixels_of, read_images
 from tests.refusals import refuses
@@ -20,6 +21,10 @@ RNG = np.random.default_rng(0)
 GREY = RNG.integers(0, 256, (6, 8)).astype(np.uint8)
 DEEP = RNG.integers(0, 4096, (6, 8)).astype(np.uint16)
 DEEP[0, 0] = 4095
+
+
+def form_of(pixel_max: float | None, shape: tuple[int, ...] = (1, 6, 8), size: str = "") -> SampleFormat:
+    return SampleFormat(shape, pixel_max is None, ("well",), ("ill",), pixel_max, size)
 
 
 def png16(path: Path, channels: int, kind: int) -> None:
@@ -84,22 +89,47 @@ def test_other_files_are_refused_by_name(tmp_path: Path, name: str) -> None:
         read_images([tmp_path / name])
 
 
-def test_depths_do_not_mix_and_new_images_have_the_depth_of_the_training(tmp_path: Path) -> None:
-    for name, array in {"8.png": GREY, "16.png": DEEP, "float.tif": (GREY / 255).astype(np.float32)}.items():
+def test_depths_mix_each_by_its_maximum_in_training_and_for_new_images(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    unit, colour = (GREY / 255).astype(np.float32), np.dstack([GREY] * 3)
+    for name, array in {"a8.png": GREY, "b16.png": DEEP, "c.tif": unit, "d.png": colour}.items():
         Image.fromarray(array).save(tmp_path / name)
-    with refuses(DataError, r"16-bit images \(16\.png\) and 8-bit images \(8\.png\), allowed: images of equal"):
-        read_images([tmp_path / "16.png", tmp_path / "8.png"])
-    read = read_array_rows(tmp_path / "16.png", (1, 6, 8), DataSpec("image-folder"), 65535.0)
-    np.testing.assert_array_equal(np.asarray(read.features)[0, 0], DEEP / np.float32(65535))
-    for name, pixel_max in (("8.png", 4095.0), ("16.png", None), ("float.tif", 4095.0), ("16.png", 1.0)):
-        with refuses(DataError, "images, as in training"):
-            read_array_rows(tmp_path / name, (1, 6, 8), DataSpec("image-folder"), pixel_max)
-    with refuses(DataError, r"16\.png with numbers from .* to 4095, allowed: grey levels from 0 to 1023"):
-        read_images([tmp_path / "16.png"], like=1023.0)
-    with refuses(DataError, "pixel-bits: got 12, with 8-bit images"):
-        read_images([tmp_path / "8.png"], bits=12)
+    paths = sorted(tmp_path.iterdir())
+    read = read_images(paths)
+    assert read.pixel_max == 4095
+    assert "1 16-bit, 2 8-bit, 1 floating-point images" in caplog.text
+    byte, deep = GREY / np.float32(255), DEEP / np.float32(4095)
+    for pixels, expected in zip(read.pixels, (byte, deep, unit, byte), strict=True):
+        np.testing.assert_array_equal(pixels, np.stack([expected] * 3))
+    for index, path in enumerate(paths):
+        new = read_array_rows(path, form_of(4095.0, (3, 6, 8)), DataSpec("image-folder")).features
+        np.testing.assert_array_equal(np.asarray(new), read.pixels[index : index + 1])
+    for maximum in (None, 1.0):
+        with refuses(DataError, "1 16-bit images, allowed: 8-bit or floating-point images, since no training image"):
+            read_array_rows(tmp_path / "b16.png", form_of(maximum), DataSpec("image-folder"))
+    with refuses(DataError, r"b16\.png with numbers from .* to 4095, allowed: grey levels from 0 to 1023"):
+        read_images([tmp_path / "b16.png"], like=1023.0)
+    assert read_images(paths[:1], bits=12).pixels.dtype == np.uint8
+    assert "pixel-bits has no effect" in caplog.text
     with refuses(DataError, "got a 16-bit image"):
         pixels_of(Image.fromarray(DEEP))
+
+
+@pytest.mark.skipif(not features.check("jpg_2000"), reason="Pillow without OpenJPEG")
+def test_jpeg_2000_files_are_read_and_deep_colours_refused(tmp_path: Path) -> None:
+    for name, array in {"a.jp2": GREY, "b.j2k": np.dstack([GREY] * 3), "c.jp2": DEEP}.items():
+        Image.fromarray(array).save(tmp_path / name)
+    assert [path.name for path in pictures(tmp_path)[0]] == ["a.jp2", "b.j2k", "c.jp2"]
+    np.testing.assert_array_equal(read_images([tmp_path / "a.jp2"]).pixels[0, 0], GREY)
+    np.testing.assert_array_equal(read_images([tmp_path / "b.j2k"]).pixels[0], [GREY] * 3)
+    deep = read_images([tmp_path / "c.jp2"], bits=16).pixels[0, 0]
+    np.testing.assert_array_equal(deep, DEEP / np.float32(65535))
+    content = bytearray((tmp_path / "b.j2k").read_bytes())
+    content[42:51:3] = [15] * 3  # the channels' bits, less one
+    (tmp_path / "b.j2k").write_bytes(content)
+    with refuses(DataError, "b.j2k, .*16 bits in each channel of colour"):
+        read_images([tmp_path / "b.j2k"])
 
 
 def test_arrays_of_deep_pixels_are_scaled_as_the_files_were() -> None:
@@ -208,10 +238,7 @@ def test_sites_report_the_depth_of_their_images(tmp_path: Path) -> None:
     spec = DataSpec(dataset="image-folder", partition="own", positive_label="ill", pixel_bits=14)
     for name, array, pixel_max in (("a", DEEP, 2.0**14 - 1), ("b", GREY, None)):
         write_classes(tmp_path / name, array)
-        own = read_own(str(tmp_path / name), spec if pixel_max else DataSpec(**{**vars(spec), "pixel_bits": 0}), 0)
-        assert own.pixel_max == pixel_max
-    with refuses(DataError, "pixel-bits: got 14, with 8-bit images"):
-        read_own(str(tmp_path / "b"), spec, 0)
+        assert read_own(str(tmp_path / name), spec, 0).pixel_max == pixel_max
     with refuses(DataError, "pixel-bits: got 7, allowed: 0 or 8 to 16"):
         load(DataSpec("image-folder", str(tmp_path / "a"), pixel_bits=7), 2)
     with refuses(DataError, "pixel-bits: got 12, allowed: 0 with dataset 'digits'"):

@@ -6,17 +6,19 @@ Hidden files and folders are ignored.
 import logging
 import os
 from collections import Counter
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from dataclasses import replace
 from pathlib import Path
 
+from problems.data.formats.dicom import DICOM_ENDINGS
 from problems.data.formats.files import homes
 from problems.data.formats.pixels import read_images
+from problems.data.formats.volumes import VOLUME_ENDINGS
 from problems.data.groups import number_paths
 from problems.data.samples import Source, make_source
-from problems.data.spec import DataError
+from problems.data.spec import DataError, DataSpec
 
-IMAGE_ENDINGS = (".png", ".jpg", ".jpeg", ".bmp", ".tif", ".tiff")
+IMAGE_ENDINGS = (".png", ".jpg", ".jpeg", ".bmp", ".tif", ".tiff", ".jp2", ".j2k", *DICOM_ENDINGS, *VOLUME_ENDINGS)
 _SYSTEM = ("__MACOSX", "@eaDir", "$RECYCLE.BIN", "lost+found", "System Volume Information", "Thumbs.db", "desktop.ini")
 _SHOWN = 8
 _ARRANGE = "remove the folder, or move it elsewhere"
@@ -24,15 +26,13 @@ _ARRANGE = "remove the folder, or move it elsewhere"
 _log = logging.getLogger(__name__)
 
 
-def class_folders(root: Path, *, bare: bool = True, bits: int = 0, group_column: str = "") -> Source | None:
+def class_folders(root: Path, spec: DataSpec, *, bare: bool = True) -> Source | None:
     """Return the images of `train/<class>/` and, if it exists, `test/<class>/`. A line of the log counts other files.
 
     Args:
         root: The folder that contains `train`, or the folder above that folder.
+        spec: The options of an image-folder. With groups, folders below the class folders are read too.
         bare: Whether the class folders may be in `root`, without a `train` folder.
-        bits: The bits in use of 16-bit images; see `read_images`.
-        group_column: The groups of images, as in `DataSpec`. With groups, folders below the class folders are read
-            too.
 
     Returns:
         All images; None without class folders.
@@ -41,12 +41,12 @@ def class_folders(root: Path, *, bare: bool = True, bits: int = 0, group_column:
         DataError: Images differ in size or cannot be read, a test class has no training images, or a class folder or
             `test` has no image.
     """
-    nested = bool(group_column)
+    nested = bool(spec.group_column)
     for home in homes(root):
         if (home == root or not is_hidden(home)) and _classes(home / "train", nested=nested):
             test = home / "test"
-            return _read_folders(root, home / "train", test if test.is_dir() else None, bits, group_column)
-    return _read_folders(root, root, None, bits, group_column) if bare and _classes(root, nested=nested) else None
+            return _read_folders(root, home / "train", test if test.is_dir() else None, spec)
+    return _read_folders(root, root, None, spec) if bare and _classes(root, nested=nested) else None
 
 
 def pictures(root: Path, *, nested: bool = False) -> tuple[list[Path], list[str] | None]:
@@ -71,7 +71,7 @@ def pictures(root: Path, *, nested: bool = False) -> tuple[list[Path], list[str]
         allowed = f"files {', '.join(IMAGE_ENDINGS)}, or class folders of such files"
         raise DataError(home, got=got, allowed=allowed, hint="move the images into class folders, or into one folder")
     paths = loose or [path for folder in classes for path in _images(folder, nested=nested)]
-    _report_others(home, paths)
+    report_others(home, paths)
     return paths, [path.relative_to(home).parts[0] for path in paths] if classes else None
 
 
@@ -97,13 +97,13 @@ def _classes(folder: Path, *, nested: bool = False) -> list[Path]:
 def _images(folder: Path, *, nested: bool = False) -> list[Path]:
     """Return the images of a folder; if they may be nested, also of the folders below it."""
     entries = [entry for entry in folder.iterdir() if not is_hidden(entry)]
-    images = [entry for entry in entries if entry.suffix.lower() in IMAGE_ENDINGS and entry.is_file()]
+    images = [entry for entry in entries if entry.name.lower().endswith(IMAGE_ENDINGS) and entry.is_file()]
     below = [path for entry in entries if nested and entry.is_dir() for path in _images(entry, nested=True)]
     return sorted(images + below)
 
 
-def _read_folders(root: Path, train: Path, test: Path | None, bits: int, group_column: str) -> Source:
-    nested = bool(group_column)
+def _read_folders(root: Path, train: Path, test: Path | None, spec: DataSpec) -> Source:
+    nested = bool(spec.group_column)
     training, held_out = _split(train, nested=nested), [] if test is None else _split(test, nested=nested)
     paths = [path for _, path in training + held_out]
     labels = [folder.name for folder, _ in training + held_out]
@@ -114,11 +114,11 @@ def _read_folders(root: Path, train: Path, test: Path | None, bits: int, group_c
         raise DataError(
             train.parent, got=got, allowed=allowed, hint="add training images, or remove these classes from test/"
         )
-    _report_others(root, paths)
-    read = read_images(paths, bits=bits)
+    report_others(root, paths)
+    read = read_images(paths, bits=spec.pixel_bits, size=spec.image_size)
     below = [path.relative_to(folder).as_posix() for folder, path in training + held_out]
     source = make_source(labels, read.pixels, len(training) if held_out else None, pixel_max=read.pixel_max)
-    return replace(source, groups=number_paths(below, group_column) if group_column else None)
+    return replace(source, groups=number_paths(below, spec.group_column) if nested else None)
 
 
 def _split(folder: Path, *, nested: bool = False) -> list[tuple[Path, Path]]:
@@ -137,6 +137,13 @@ def _split(folder: Path, *, nested: bool = False) -> list[tuple[Path, Path]]:
         got = f"no class folder{_in_words(_count_others(folder, ()))}"
         raise DataError(folder, got=got, allowed=f"class folders with {allowed}", hint=_ARRANGE)
     return [(entry, path) for entry in folders for path in _images(entry, nested=nested)]
+
+
+def walk_files(root: Path) -> Iterator[Path]:
+    """Yield the files below a folder, without the folders that `is_hidden` names."""
+    for parent, names, files in os.walk(root):
+        names[:] = sorted(name for name in names if not is_hidden(Path(name)))
+        yield from (Path(parent, name) for name in sorted(files))
 
 
 def _count_others(root: Path, taken: Iterable[Path]) -> Counter[str]:
@@ -164,6 +171,13 @@ def _in_words(counts: Counter[str]) -> str:
     return f", but files {', '.join(texts)}{more if len(counts) > _SHOWN else ''}" if texts else ""
 
 
-def _report_others(root: Path, taken: list[Path]) -> None:
-    if words := _in_words(_count_others(root, taken)).removeprefix(", but files "):
+def report_others(root: Path, taken: list[Path], known: Iterable[Path] = ()) -> None:
+    """Log the numbers of files in a folder that are not read.
+
+    Args:
+        root: The folder.
+        taken: The images that are read.
+        known: Further files that are read.
+    """
+    if words := _in_words(_count_others(root, [*taken, *known])).removeprefix(", but files "):
         _log.warning("of the files in %s %d are read as images; ignored: %s", root, len(taken), words)

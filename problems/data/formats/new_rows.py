@@ -1,5 +1,6 @@
 """Readers of new rows, which a trained model scores: a table, arrays, or a folder of images."""
 
+import os
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -10,7 +11,9 @@ from numpy.typing import NDArray
 
 from problems.data.dialect import Dialect
 from problems.data.formats import arrays, image_folders, tables
+from problems.data.formats.image_tables import TABLE_ENDINGS, listed_images
 from problems.data.formats.pixels import read_images
+from problems.data.sample_format import SampleFormat
 from problems.data.spec import OWN, DataError, DataSpec
 
 if TYPE_CHECKING:
@@ -60,22 +63,26 @@ def read_table_rows(
     return NewRows(frame, frame[label_column].to_numpy() if label_column in frame.columns else None)
 
 
-def read_array_rows(path: Path, shape: tuple[int, ...], spec: DataSpec, pixel_max: float | None = None) -> NewRows:
+def read_array_rows(path: Path, form: SampleFormat, spec: DataSpec) -> NewRows:
     """Read new rows that are arrays or images. If the file or folder has a test split, only this split is read.
 
     Args:
-        path: An npz or svmlight file, an image, a folder of images, or a folder of class folders.
-        shape: The shape of a sample, as the model expects it.
+        path: An npz or svmlight file, an image, a folder of images, a folder of class folders, or a table beside images
+            if the training data were one.
+        form: The format of the training samples.
         spec: The options of the training data.
-        pixel_max: The ``pixel_max`` of the training images, if they had more than 8 bits; else None.
 
     Raises:
         DataError: The path is of another kind, or cannot be read as samples of this shape.
     """
+    shape = form.shape
+    if spec.image_column and path.name.lower().endswith(TABLE_ENDINGS):
+        files, named = listed_images(path, spec)
+        names = tuple(os.path.relpath(file, path.parent) for file in files)
+        return NewRows(_read_pixels(files, form), named, names)
     if path.is_dir() or path.name.lower().endswith(image_folders.IMAGE_ENDINGS):
         paths, labels = image_folders.pictures(path, nested=bool(spec.group_column))
-        channels = shape[0] if len(shape) == 3 and shape[0] in (1, 3) else 0
-        pixels = read_images(paths, channels, like=pixel_max).pixels
+        pixels = _read_pixels(paths, form)
         root = path if path.is_dir() else path.parent
         names = tuple(file.relative_to(root).as_posix() for file in paths)
         return NewRows(pixels, None if labels is None else np.array(labels), names)
@@ -87,6 +94,12 @@ def read_array_rows(path: Path, shape: tuple[int, ...], spec: DataSpec, pixel_ma
         raise DataError(path, got=got, allowed=allowed, hint="convert the samples to an npz file")
     from_one = bool(spec.feature_columns) or spec.dataset in _FROM_ONE or spec.partition == OWN
     return NewRows(*arrays.svmlight_rows(path, shape[0], from_one=from_one))
+
+
+def _read_pixels(paths: list[Path], form: SampleFormat) -> NDArray[Any]:
+    channels = form.shape[0] if len(form.shape) == 3 and form.shape[0] in (1, 3) else 0
+    pixels: NDArray[Any] = read_images(paths, channels, like=form.pixel_max, size=form.image_size).pixels
+    return pixels
 
 
 def _check_file(path: Path, endings: tuple[str, ...], since: str, opened: tuple[str, ...] = ()) -> None:

@@ -1,23 +1,29 @@
-"""Reading of image files as arrays of pixels, whatever their depth, orientation and transparency.
+"""Reading of image files as arrays of pixels, whatever their size, depth, orientation and transparency.
 
-8-bit images stay bytes. Grey images of 16 bits become numbers in [0, 1]: they are divided by the largest number of the
-bits in use (12-bit images by 4095), which is the same for all images of a run. Other depths are an error.
+If all images have 8 bits, they stay bytes. Otherwise they become numbers in [0, 1], each by its own maximum: 8-bit
+images are divided by 255, and grey images of 16 bits by the largest number of the bits in use (12-bit images by 4095),
+which is the same for all images of a run. Other depths are an error.
 """
 
 import logging
-from collections.abc import Iterator
+import os
+from collections import Counter
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
 import numpy as np
 from jaxtyping import Float32, Shaped, UInt8
 
-from problems.data.mapped import slices
+from problems.data.formats.dicom import DICOM_ENDINGS, open_dicom
+from problems.data.formats.picture import Kind, Picture, PixelError
+from problems.data.formats.volumes import VOLUME_ENDINGS, open_volume
+from problems.data.image_size import Change, ImageSize
 from problems.data.spec import DataError
-
-Kind = Literal["8-bit", "16-bit", "float"]
+from problems.errors import MissingExtraError
 
 GREY = ("1", "L")  # PIL's modes
 DEEP = ("I;16", "I;16L", "I;16B", "I;16N")
@@ -27,13 +33,10 @@ FLOATS = 1.0
 """``pixel_max`` of images that store numbers in [0, 1]."""
 _ORIENTATION, _BITS_PER_SAMPLE, _PHOTOMETRIC = 0x0112, 258, 262  # tags of EXIF and TIFF
 _WHITE_IS_ZERO = 0
+_CODESTREAM, _PRECISION = b"\xff\x4f\xff\x51", 42  # JPEG 2000: the first markers, and the offset of a channel's bits
 _SAVE_GREY = "save it as 8-bit, or as grey 16-bit PNG"
 
 _log = logging.getLogger(__name__)
-
-
-class PixelError(ValueError):
-    """An image with unusable pixels; the message continues the text "an image with"."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -41,59 +44,70 @@ class Pictures:
     """Images of equal size.
 
     Attributes:
-        pixels: The pixels (n, channels, height, width), bytes or numbers in [0, 1].
-        pixel_max: The pixel value in the files that became 1, for images of more than 8 bits. None for bytes.
+        pixels: The pixels (n, channels, *axes), bytes or numbers in [0, 1].
+        pixel_max: The number in 16-bit files that became 1. `FLOATS` if no image has 16 bits, but some have
+            floating-point numbers, and for volumes. None if all images have 8 bits.
     """
 
-    pixels: UInt8[np.ndarray, "n channels height width"] | Float32[np.ndarray, "n channels height width"]
+    pixels: UInt8[np.ndarray, "n channels *axes"] | Float32[np.ndarray, "n channels *axes"]
     pixel_max: float | None = None
 
 
-def read_images(paths: list[Path], channels: int = 0, *, bits: int = 0, like: float | None = 0) -> Pictures:
-    """Read images of equal size.
+def read_images(
+    paths: list[Path], channels: int = 0, *, bits: int = 0, like: float | None = 0, size: str = ""
+) -> Pictures:
+    """Read images.
 
     Args:
         paths: The files.
         channels: 1 for grey images; 3 for colour images, to which grey images are converted. 0: 1 if all images are
             grey, else 3.
         bits: The bits in use of 16-bit images. 0: the smallest number in `BITS` that fits all images.
-        like: The ``pixel_max`` of the training images, which the images must match. 0: the images are for training.
+        like: The ``pixel_max`` of the training images. 0: the images are for training.
+        size: The value of `image-size`. "": the images must have equal sizes.
 
     Raises:
-        DataError: Images differ in size or depth, cannot be read, or are coloured although grey images are needed;
-            names the file.
+        DataError: Images differ in size, cannot be read, are coloured although grey images are needed, or have 16 bits
+            although no training image had; names the file or the folder.
     """
-    kinds: dict[Kind, Path] = {}
-    grey = True
+    kinds, grey = list[Kind](), True
     for path in paths:
         with _open_picture(path) as picture:
-            _check_frames(picture)
-            kinds.setdefault(_kind_of(picture), path)
-            grey &= picture.mode in (*GREY, *DEEP, "I", "F")
-    where = paths[0].parent
-    if len(kinds) > 1:
-        got = " and ".join(f"{kind} images ({path.name})" for kind, path in kinds.items())
-        raise DataError(
-            f"images in {where}", got=got, allowed="images of equal depth", hint="save all images in the same depth"
-        )
+            kinds.append(picture.kind)
+            grey &= picture.grey
+    root = Path(os.path.commonpath([path.parent for path in paths]))
     if channels == 1 and not grey:
         raise DataError(
-            where, got="coloured images", allowed="grey images, as in training", hint="convert the images to grey"
+            root, got="coloured images", allowed="grey images, as in training", hint="convert the images to grey"
         )
-    (kind,) = kinds
-    _check_kind(where, kind, bits, like)
-    pixels = _read_pixels(paths, channels or (1 if grey else 3), np.uint8 if kind == "8-bit" else np.float32)
-    if kind == "8-bit":
+    deep = [index for index, kind in enumerate(kinds) if kind == "16-bit"]
+    if deep and like in (None, FLOATS):
+        allowed = "8-bit or floating-point images, since no training image had 16 bits"
+        raise DataError(f"images in {root}", got=f"{len(deep):,} 16-bit images", allowed=allowed, hint="save as 8-bit")
+    counts = Counter(kinds)
+    if volumes := counts["volume"] if len(counts) > 1 else 0:
+        got, hint = f"{len(paths) - volumes:,} images and {volumes:,} volumes", "remove one of both"
+        raise DataError(f"images in {root}", got=got, allowed="either images or volumes", hint=hint)
+    training: Kind = "8-bit" if like is None else "floating-point" if like == FLOATS else "16-bit"
+    if len(counts) > 1 or (like != 0 and kinds[0] not in (training, "volume")):
+        listed = ", ".join(f"{count:,} {kind}" for kind, count in sorted(counts.items()))
+        _log.warning("%s: %s images: each becomes 0 to 1 by the maximum of its depth", root, listed)
+    if bits and not deep:
+        _log.warning("%s: pixel-bits has no effect, since no image has 16 bits", root)
+    as_bytes = set(kinds) == {"8-bit"} and like in (0, None)
+    dtype = np.uint8 if as_bytes else np.float32
+    pixels, ranges = _read_pixels(root, paths, channels or (1 if grey else 3), dtype, ImageSize.parse(size))
+    if as_bytes:
         return Pictures(pixels)
-    pixel_max = float(like) if like else FLOATS if kind == "float" else _largest(pixels, bits)
-    _check_range(
-        paths, pixels, pixel_max, "rescale the images" if like or not bits else "raise pixel-bits, or set it to 0"
-    )
-    if pixel_max != FLOATS:
-        np.divide(pixels, np.float32(pixel_max), out=pixels)
-        if not like:
-            words = "the images in %s have 16 bits, of which %d are used: 0 to %d become 0 to 1 (pixel-bits)"
-            _log.warning(words, where.parent, int(pixel_max).bit_length(), pixel_max)
+    pixel_max = float(like or FLOATS)
+    if deep and not like:
+        pixel_max = _largest(ranges[deep], bits)
+        words = "the images in %s have 16 bits, of which %d are used: 0 to %d become 0 to 1 (pixel-bits)"
+        _log.warning(words, root, int(pixel_max).bit_length(), pixel_max)
+    hint = "rescale the images" if like or not bits else "raise pixel-bits, or set it to 0"
+    _check_range(paths, ranges, [pixel_max if kind == "16-bit" else FLOATS for kind in kinds], hint)
+    for index in deep:
+        pixels[index] /= np.float32(pixel_max)
     return Pictures(pixels, pixel_max)
 
 
@@ -117,15 +131,25 @@ def pixels_of(picture: Any) -> UInt8[np.ndarray, "channels height width"]:
 
 
 @contextmanager
-def _open_picture(path: Path) -> Iterator[Any]:
+def _open_picture(path: Path) -> Iterator[Picture]:
     """Open an image file in a context; errors in the context name the file."""
     from PIL import Image, UnidentifiedImageError
 
     try:
+        if path.name.lower().endswith(DICOM_ENDINGS):
+            with open_dicom(path) as picture:
+                yield picture
+            return
+        if path.name.lower().endswith(VOLUME_ENDINGS):
+            with open_volume(path) as picture:
+                yield picture
+            return
         # pass a stream: from a path, Pillow would memory-map a TIFF, and read a rotated TIFF wrongly
-        with path.open("rb") as file, Image.open(file) as picture:
-            yield picture
-    except DataError:
+        with path.open("rb") as file, Image.open(file) as image:
+            _check_frames(image)
+            kind, grey = _kind_of(image), image.mode in (*GREY, *DEEP, "I", "F")
+            yield Picture(kind, grey, partial(_read, image, kind))
+    except (DataError, MissingExtraError):
         raise
     except PixelError as error:
         allowed = "a single frame with 8-bit channels, 16-bit grey levels, or grey floating-point numbers"
@@ -155,13 +179,15 @@ def _kind_of(picture: Any) -> Kind:
         ";16" in str(tile[3]) for tile in getattr(picture, "tile", [])
     ):
         stored = 16
+    if getattr(picture, "format", None) == "JPEG2000" and picture.fp:
+        stored = _jpeg2000_bits(picture.fp)
     deep = picture.mode in DEEP or (picture.mode == "I" and stored == 16 and not tags)
     if (deep or picture.mode == "F") and tags.get(_PHOTOMETRIC) == _WHITE_IS_ZERO:
         raise PixelError(f"{stored} bits of which 0 is white")
     if deep and "transparency" in picture.info:
         raise PixelError("16 bits and a transparent colour")
     if deep or picture.mode == "F":
-        return "16-bit" if deep else "float"
+        return "16-bit" if deep else "floating-point"
     if picture.mode.startswith("I"):
         raise PixelError("32-bit or signed integers, whose largest number is not known")
     if stored > 8:
@@ -169,44 +195,58 @@ def _kind_of(picture: Any) -> Kind:
     return "8-bit"
 
 
-def _check_kind(where: Path, kind: Kind, bits: int, like: float | None) -> None:
-    """Raise DataError if the depth differs from the training images', or `pixel-bits` is set without 16-bit images."""
-    if like != 0:
-        wanted: Kind = "8-bit" if like is None else "float" if like == FLOATS else "16-bit"
-        if kind != wanted:
-            allowed = f"{wanted} images, as in training"
-            raise DataError(f"images in {where}", got=f"{kind} images", allowed=allowed, hint=f"save as {wanted}")
-    elif bits and kind != "16-bit":
-        got = f"{bits}, with {kind} images in {where}"
-        raise DataError("pixel-bits", got=got, allowed=f"0 for {kind} images", hint="remove pixel-bits")
+def _jpeg2000_bits(file: Any) -> int:
+    """Return the bits of a channel of an open JPEG 2000 file, which Pillow reduces to 8 if the image has colours."""
+    position = file.seek(0, os.SEEK_CUR)
+    file.seek(0)
+    head = file.read(2**16)
+    file.seek(position)
+    start = head.find(_CODESTREAM)
+    return (head[start + _PRECISION] & 0x7F) + 1 if start >= 0 else 0
 
 
-def _read_pixels(paths: list[Path], channels: int, dtype: Any) -> Shaped[np.ndarray, "n channels height width"]:
-    """Return the pixels of images of equal size, without scaling."""
+def _read_pixels(
+    root: Path, paths: list[Path], channels: int, dtype: Any, size: ImageSize | None
+) -> tuple[Shaped[np.ndarray, "n channels *axes"], Float32[np.ndarray, "n 2"]]:
+    """Return the pixels of images, 16-bit images undivided, and the smallest and largest pixel of each file."""
     pixels: np.ndarray = np.empty((0, channels, 0, 0), dtype)
-    clear = 0
+    ranges = np.empty((len(paths), 2), np.float32)
+    clear, changes, oblong = 0, list[Change](), 0
     for index, path in enumerate(paths):
         with _open_picture(path) as picture:
-            rendered, transparent = _render(picture, "" if dtype != np.uint8 else "L" if channels == 1 else "RGB")
-            clear += transparent
-            array = channels_first(rendered)
+            array, transparent = picture.read(channels)
+        clear += transparent
+        if array.dtype != np.uint8:
+            array = array.astype(np.float32, copy=False)
+        ranges[index] = array.min(), array.max()
+        oblong += len(set(picture.spacing)) > 1
+        if size is not None:
+            array, change = size.resize(array, picture.spacing)
+            changes.append(change)
+        scale = np.float32(255 if array.dtype == np.uint8 and dtype != np.uint8 else 1)
+        ranges[index] /= scale
         if not index:
             pixels = np.empty((len(paths), channels, *array.shape[1:]), dtype)
         if array.shape[1:] != pixels.shape[2:]:
-            size, other_size = ((shape[1], shape[0]) for shape in (pixels.shape[2:], array.shape[1:]))
-            got = f"{paths[0].name} of {size}, and {path} of {other_size}"
-            raise DataError(
-                f"images in {path.parent}", got=got, allowed="images of equal size", hint="resize the images"
-            )
-        pixels[index] = array
+            first_size, other_size = (shape[::-1] for shape in (pixels.shape[2:], array.shape[1:]))
+            got = f"{paths[0].name} of {first_size}, and {path} of {other_size}"
+            hint = "set image-size to resize the images, such as image-size=224"
+            raise DataError(f"images in {path.parent}", got=got, allowed="images of equal size", hint=hint)
+        pixels[index] = array if scale == 1 else array / scale
+    if size is not None:
+        _log.warning("%s: %s", root, size.describe(changes))
+    elif oblong:
+        words = "%s: in %d of %d images rows and columns have different distances: image-size makes them equal"
+        _log.warning(words, root, oblong, len(paths))
     if clear:
-        _log.warning(
-            "%d of %d images in %s have transparent pixels: these become black",
-            clear,
-            len(paths),
-            paths[0].parents[1],
-        )
-    return pixels
+        _log.warning("%d of %d images in %s have transparent pixels: these become black", clear, len(paths), root)
+    return pixels, ranges
+
+
+def _read(picture: Any, kind: Kind, channels: int) -> tuple[Shaped[np.ndarray, "channels height width"], bool]:
+    """Return the pixels of a PIL image, and whether it has transparent pixels; see `Picture.read`."""
+    rendered, transparent = _render(picture, "" if kind != "8-bit" else "L" if channels == 1 else "RGB")
+    return channels_first(rendered), transparent
 
 
 def _render(picture: Any, mode: str) -> tuple[Any, bool]:
@@ -242,19 +282,16 @@ def channels_first(picture: Any) -> Shaped[np.ndarray, "channels height width"]:
     return array[None] if array.ndim == 2 else array.transpose(2, 0, 1)
 
 
-def _largest(pixels: Float32[np.ndarray, "n channels height width"], bits: int) -> float:
+def _largest(ranges: Float32[np.ndarray, "n 2"], bits: int) -> float:
     """Return the largest number that the bits in use can store."""
-    top = max(float(pixels[part].max()) for part in slices(pixels))
-    return float(2 ** (bits or next(depth for depth in BITS if top < 2**depth)) - 1)
+    return float(2 ** (bits or next(depth for depth in BITS if ranges[:, 1].max() < 2**depth)) - 1)
 
 
-def _check_range(
-    paths: list[Path], pixels: Float32[np.ndarray, "n channels height width"], pixel_max: float, hint: str
-) -> None:
-    """Raise DataError if a number is not finite or outside [0, pixel_max]; names the file."""
-    for index, path in enumerate(paths):
-        if not (pixels[index].min() >= 0 and pixels[index].max() <= pixel_max):
-            got = f"{path} with numbers from {pixels[index].min():g} to {pixels[index].max():g}"
-            numbers = "floating-point numbers" if pixel_max == FLOATS else "grey levels"
-            allowed = f"{numbers} from 0 to {pixel_max:g}"
+def _check_range(paths: list[Path], ranges: Float32[np.ndarray, "n 2"], maxima: Sequence[float], hint: str) -> None:
+    """Raise DataError if a number is not finite or outside [0, maximum]; names the file."""
+    for path, (low, high), maximum in zip(paths, ranges.tolist(), maxima, strict=True):
+        if not (low >= 0 and high <= maximum):
+            numbers = "floating-point numbers" if maximum == FLOATS else "grey levels"
+            allowed = f"{numbers} from 0 to {maximum:g}"
+            got = f"{path} with numbers from {low:g} to {high:g}"
             raise DataError(f"images in {path.parent}", got=got, allowed=allowed, hint=hint)

@@ -7,6 +7,7 @@ from problems.data.formats import arrays, bundled, cifar, hub, image_folders, im
 from problems.data.formats.dialysis import DIALYSIS_FILES, dialysis
 from problems.data.formats.files import find, folder, locate
 from problems.data.formats.gusto import GUSTO_FILES, gusto
+from problems.data.formats.image_tables import TABLE_ENDINGS, image_table
 from problems.data.formats.loaders import call_loader
 from problems.data.formats.uci import CREDIT_FILES, HEART_FILES, credit, heart_disease
 from problems.data.samples import Source
@@ -91,6 +92,8 @@ def read(spec: DataSpec) -> Source:
             return arrays.npz(_named_file(spec, (arrays.PNEUMONIA_FILE,)), None)
         case "npz":
             return arrays.npz(*locate("npz", spec.data_dir, arrays.NPZ_ENDINGS))
+        case "image-folder" if spec.image_column:
+            return image_table(*locate("image-folder", spec.data_dir, TABLE_ENDINGS), spec)
         case "image-folder":
             return _folders(folder(spec.data_dir), spec)
         case "csv" | "parquet" as kind:
@@ -99,7 +102,7 @@ def read(spec: DataSpec) -> Source:
         case name if is_hub(name):
             return hub.hugging_face(name, spec)
         case name:
-            return _image_set(name, spec.data_dir)
+            return _image_set(name, spec)
 
 
 def svmlight_files(spec: DataSpec) -> tuple[Path, Path | None, int | None]:
@@ -139,6 +142,8 @@ def read_site(path: Path, spec: DataSpec) -> Source:
         raise DataError(repr(str(path)), got="no such file", allowed=allowed, hint="correct the path")
     if loader := loader_path(spec.dataset):
         return call_loader(loader, str(path), spec.seed, site=True, group_column=spec.group_column)
+    if spec.image_column:
+        return image_table(*locate("image-folder", str(path), TABLE_ENDINGS), spec)
     if spec.dataset == "image-folder" and path.is_dir():
         return _folders(path, spec)
     endings = _SITE_ENDINGS.get(spec.dataset, ("a folder of class folders",))
@@ -157,7 +162,8 @@ def _width(spec: DataSpec) -> int | None:
     return int(spec.feature_columns) if spec.feature_columns else None
 
 
-def _image_set(name: str, data_dir: str) -> Source:
+def _image_set(name: str, spec: DataSpec) -> Source:
+    data_dir = spec.data_dir
     if not data_dir:
         try:
             return hub.fetch(name)
@@ -170,7 +176,7 @@ def _image_set(name: str, data_dir: str) -> Source:
         source = images.stl10(root)
     else:
         source = cifar.cifar(name, root)
-    source = source or image_folders.class_folders(root, bare=False)
+    source = source or image_folders.class_folders(root, spec, bare=False)
     if source is None:
         raise _not_found(name, data_dir)
     return source
@@ -189,7 +195,7 @@ def _found(spec: DataSpec, names: Sequence[str]) -> Path:
 
 
 def _folders(root: Path, spec: DataSpec) -> Source:
-    source = image_folders.class_folders(root, bits=spec.pixel_bits, group_column=spec.group_column)
+    source = image_folders.class_folders(root, spec)
     if source is None:
         allowed = (
             f"train/<class>/ (and test/<class>/), or <class>/, with files {', '.join(image_folders.IMAGE_ENDINGS)}"
