@@ -39,7 +39,7 @@ class Findings:
 
     @classmethod
     def of(cls, values: Int8[np.ndarray, "n findings"], names: tuple[str, ...]) -> Self:
-        """Return findings whose shares and priors are those of the rows."""
+        """Return findings with shares and priors computed from the rows."""
         known = values != UNKNOWN
         priors = (values == 1).sum(axis=0) / np.maximum(known.sum(axis=0), 1)
         return cls(values, names, known.mean(axis=0), priors)

@@ -78,7 +78,7 @@ class Roster:
         if len(known) < len(counted) or len({counts.shape for counts in known}) > 1:
             got = f"{', '.join(str(0 if counts is None else len(counts)) for counts in counted[:8])} findings"
             hint = "let all sites run the same release and run config"
-            raise SetupError("handshake", got=got, allowed="the same number at all sites", hint=hint)
+            raise SetupError("handshake", got=got, allowed="equal numbers at all sites", hint=hint)
         return np.stack(known)
 
     @cached_property
