@@ -41,7 +41,7 @@ from payloads.settings import PrivacySettings, Settings, TrainingSettings, descr
 from problems.data import SPARSE_LOGISTIC, UNLABELLED, DataError, DataSpec, validate
 from problems.data.spec import TABLES, is_hub
 from problems.errors import did_you_mean
-from problems.models import MODELS
+from problems.models import LIBRARY_FORMS, MODELS
 
 __all__ = [
     "SHOWING_KEYS",
@@ -145,7 +145,9 @@ def parse_run_config(flat: Mapping[str, Scalar]) -> RunConfig:
     )
     family = tables[algorithm.table] if algorithm.table else Settings()
     if run.model not in MODELS and ":" not in run.model:
-        raise refuse_choice("model", run.model, ["auto", *MODELS, "package.module:factory"], list_hint("models"))
+        raise refuse_choice(
+            "model", run.model, ["auto", *MODELS, *LIBRARY_FORMS, "package.module:factory"], list_hint("models")
+        )
     if run.init_from and not algorithm.strategy.shares_model:
         allowed = f"'', since with strategy {run.strategy!r} the server sends no model: each party starts its own part"
         raise ConfigError("init-from", got=repr(run.init_from), allowed=allowed, hint="remove init-from")

@@ -9,7 +9,7 @@ from pydantic import Field, create_model, field_validator
 from payloads.settings import Settings, TrainingSettings, setting
 from problems.data import DataSpec
 from problems.errors import InputError
-from problems.models import MODELS
+from problems.models import LIBRARY_FORMS, MODELS
 
 Scalar = bool | int | float | str
 
@@ -38,7 +38,7 @@ class RunSettings(Settings):
     model: str = setting(
         "The network. auto: the default of the data set.",
         "mlp",
-        f"auto, {', '.join(MODELS)}, or package.module:factory",
+        f"auto, {', '.join([*MODELS, *LIBRARY_FORMS])}, or package.module:factory",
     )
     init_from: str = setting(
         "A file of weights that a new run starts from. The server reads it.", "", "an absolute path, or empty"

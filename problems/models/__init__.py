@@ -2,6 +2,6 @@
 
 from problems.models.flat import FlatModel
 from problems.models.vectors import NUMPY_DTYPES, Layout
-from problems.models.zoo import MODELS, ModelEntry, ModelError, build_model
+from problems.models.zoo import LIBRARY_FORMS, MODELS, ModelEntry, ModelError, build_model
 
-__all__ = ["MODELS", "NUMPY_DTYPES", "FlatModel", "Layout", "ModelEntry", "ModelError", "build_model"]
+__all__ = ["LIBRARY_FORMS", "MODELS", "NUMPY_DTYPES", "FlatModel", "Layout", "ModelEntry", "ModelError", "build_model"]

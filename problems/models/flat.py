@@ -31,6 +31,8 @@ from problems.models.zoo import ModelError, check_module
 _CPU_BATCH, _DEVICE_BATCH = 128, 4096
 # Samples whose gradients are in memory at a time, if there is no closed form for their lengths.
 _RECORDS = 32
+# packages whose modules draw no random numbers, except dropout
+_DRAW_NOTHING = ("torch.nn.", "problems.models.", "monai.", "torchvision.models.", "torchvision.ops.misc")
 
 
 class FlatModel:
@@ -348,9 +350,8 @@ class FlatModel:
 
 
 def _may_draw(module: nn.Module) -> bool:
-    """Return whether a forward pass may draw random numbers: always true for modules from other packages."""
-    home = type(module).__module__
-    return isinstance(module, _DropoutNd | nn.RReLU) or not home.startswith(("torch.nn.", "problems.models.", "monai."))
+    """Return whether a forward pass may draw random numbers: always true for modules from unknown packages."""
+    return isinstance(module, _DropoutNd | nn.RReLU) or not type(module).__module__.startswith(_DRAW_NOTHING)
 
 
 def _shows_bytes(array: FloatArray) -> bool:

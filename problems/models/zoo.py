@@ -1,11 +1,10 @@
 """The table of models, and `build_model`, which builds, seeds and checks a model by its name.
 
 A model is a `torch.nn.Module` that maps float features `(b, *input_shape)` to one raw logit per sample, `(b,)`. A
-user's model is named `package.module:factory`; `factory(input_shape)` returns the module.
+user's model is named `package.module:factory`; `factory(input_shape)` returns the module. A library's network has a
+name such as `torchvision:resnet18`; see `problems.models.libraries`.
 """
 
-import importlib
-from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
@@ -13,26 +12,25 @@ import numpy as np
 import torch
 from jaxtyping import Float
 from torch import Tensor, nn
-from torch.nn import functional
 from torch.nn.modules.batchnorm import _BatchNorm
 from torch.nn.parameter import is_lazy
 
 from problems.errors import InputError
 from problems.importing import first_line, import_named, is_dotted
+from problems.models.libraries import LIBRARIES, Build, library_builder
 from problems.models.networks import MLP, TUTORIAL_SIDE, Linear, LinearNoIntercept, Table3CNN, TutorialCNN
 from problems.models.resnet import resnet18, resnet20
 from problems.randomness import seed_sequence
 
 MINIMUM_SIDE = 8  # pixels; Table 3's two poolings leave one pixel of eight
-DENSENET_SIDE = 32  # pixels; DenseNet halves the sides five times
 DOTTED_FORM = "package.module:factory"
+# the forms of the names of libraries' networks, with a line of description
+LIBRARY_FORMS = {f"{name}:name": f"A network of {name} with one output." for name in LIBRARIES}
 PAGE = "docs/configuration.md"
 # the list of the models, and the requirements on a user's factory
 _LISTED = "see `florilegium list models`"
 _PAGE = f"see model in {PAGE}"
 _FACTORY = f"'{DOTTED_FORM}' with factory(input_shape) -> torch.nn.Module"
-
-Build = Callable[[tuple[int, ...]], nn.Module]
 
 
 class ModelError(InputError, ValueError):
@@ -55,7 +53,7 @@ def build_model(name: str, input_shape: tuple[int, ...], seed: int) -> nn.Module
     `(1, 1)`, a forward hook drops the last axis.
 
     Args:
-        name: A key of `MODELS`, or `package.module:factory`.
+        name: A key of `MODELS`, a library's network such as `torchvision:resnet18`, or `package.module:factory`.
         input_shape: The shape of one sample, such as `(30,)` or `(3, 32, 32)`.
         seed: The run's seed, not negative.
 
@@ -118,7 +116,11 @@ def _unfit(got: str, allowed: str = _FACTORY, hint: str = _PAGE) -> ModelError:
 
 def _import_factory(name: str) -> Build:
     if not is_dotted(name):
-        raise _unfit(f"'{name}', an unknown model", f"{', '.join(MODELS)}, or '{DOTTED_FORM}'", _LISTED)
+        raise _unfit(
+            f"'{name}', an unknown model", f"{', '.join([*MODELS, *LIBRARY_FORMS])}, or '{DOTTED_FORM}'", _LISTED
+        )
+    if (build := library_builder(name, _unfit)) is not None:
+        return build
     factory: Build = import_named(name, _unfit)
     if not callable(factory) or isinstance(factory, nn.Module):
         raise _unfit(f"'{name}', a {type(factory).__name__}, which is not callable")
@@ -181,29 +183,11 @@ def _images_only(build: Build, side: int = MINIMUM_SIDE) -> Build:
 
 
 def _densenet121(input_shape: tuple[int, ...]) -> nn.Module:
-    """Make DenseNet-121 from MONAI with one output and random weights.
+    """Make DenseNet-121 from MONAI.
 
-    Source: Huang et al., "Densely Connected Convolutional Networks", CVPR 2017. Its five halvings need 29 pixels a
-    side, one more than ChestMNIST has: a side shorter than 32 is padded with zeros, evenly, to 32.
+    Source: Huang et al., "Densely Connected Convolutional Networks", CVPR 2017.
     """
-    try:
-        nets = importlib.import_module("monai.networks.nets")
-    except ImportError as error:
-        allowed = "with MONAI, the optional extra 'medical'"
-        raise _unfit("without MONAI", allowed, "pip install -e '.[medical]'") from error
-    module: nn.Module = nets.DenseNet121(spatial_dims=2, in_channels=input_shape[0], out_channels=1)
-    if min(input_shape[1:]) < DENSENET_SIDE:
-        module.register_forward_pre_hook(_pad_images)
-    return module
-
-
-def _pad_images(
-    module: nn.Module, inputs: tuple[Float[Tensor, "b channels height width"]]
-) -> Float[Tensor, "b channels _ _"]:
-    """Pad images with zeros to sides of at least `DENSENET_SIDE`; a forward pre-hook."""
-    (images,) = inputs
-    rows, columns = (max(DENSENET_SIDE - side, 0) for side in images.shape[2:])
-    return functional.pad(images, (columns // 2, columns - columns // 2, rows // 2, rows - rows // 2))
+    return _import_factory("monai:DenseNet121")(input_shape)
 
 
 MODELS: dict[str, ModelEntry] = {
