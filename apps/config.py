@@ -148,9 +148,7 @@ def parse_run_config(flat: Mapping[str, Scalar]) -> RunConfig:
         raise refuse_choice(
             "model", run.model, ["auto", *MODELS, *LIBRARY_FORMS, "package.module:factory"], list_hint("models")
         )
-    if run.init_from and not algorithm.strategy.shares_model:
-        allowed = f"'', since with strategy {run.strategy!r} the server sends no model: each party starts its own part"
-        raise ConfigError("init-from", got=repr(run.init_from), allowed=allowed, hint="remove init-from")
+    _check_network_keys(run, algorithm, training.loss, spec)
     try:
         validate(spec, from_site=algorithm.sites.hold_columns and not spec.data_dir)
     except DataError as error:
@@ -173,6 +171,22 @@ def parse_run_config(flat: Mapping[str, Scalar]) -> RunConfig:
         check_sums(run.strategy, algorithm, training, family)
     without_effect = _without_effect(flat, algorithm, family, data.dataset)
     return RunConfig(run, training, spec, family, algorithm, privacy, evaluation, without_effect)
+
+
+def _check_network_keys(run: RunSettings, algorithm: Algorithm, loss: str, spec: DataSpec) -> None:
+    """Check that the run has a network to which the keys of its start and of its frozen parts apply."""
+    for key, value in (("init-from", run.init_from), ("frozen", run.frozen), ("batch-norm", run.batch_norm)):
+        default = RunSettings.model_fields[key.replace("-", "_")].default
+        reason = ""
+        if not algorithm.strategy.shares_model:
+            reason = "the server sends no model: each party starts its own part"
+        elif key != "init-from" and algorithm.traits.models:
+            reason = "all coefficients are computed"
+        elif key != "init-from" and (spec.dataset in UNLABELLED or ":" in loss):
+            reason = "and this minimax problem the run has no network"
+        if value != default and reason:
+            allowed = f"{default!r}, since with strategy {run.strategy!r} {reason}"
+            raise ConfigError(key, got=repr(value), allowed=allowed, hint=f"remove {key}")
 
 
 def _without_effect(

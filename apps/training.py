@@ -95,6 +95,7 @@ class Training:
         if config.warning:
             log(WARNING, "%s", config.warning)
         self.strategy.layout, self.strategy.columns = evaluator.layout, evaluator.columns
+        self.strategy.num_frozen = evaluator.num_frozen
         arrays = self.resume(evaluator.start()) if config.run.resume else starting_point(config, evaluator)
         first_round = self.last_round
         self.offer_state_dir(first_round)

@@ -13,7 +13,6 @@ from jaxtyping import Float
 from torch import Tensor
 
 from payloads.settings import TrainingSettings
-from problems.models import FlatModel
 
 
 @dataclass(frozen=True)
@@ -23,19 +22,17 @@ class Adjustment:
     Attributes:
         max_length: C. 0: gradients are not clipped.
         decay: lambda. 0: no weight decay.
-        frozen: The slices of the flat model that are not trained.
     """
 
     max_length: float
     decay: float
-    frozen: tuple[tuple[int, int], ...]
 
     @classmethod
-    def of(cls, training: TrainingSettings, model: FlatModel) -> Self | None:
+    def of(cls, training: TrainingSettings) -> Self | None:
         """Return the run's adjustment; None if it neither clips nor decays."""
         if not (training.clip_gradient or training.weight_decay):
             return None
-        return cls(training.clip_gradient, training.weight_decay, model.frozen)
+        return cls(training.clip_gradient, training.weight_decay)
 
     def __call__(self, gradient: Float[Tensor, "*stack d"], w: Float[Tensor, "*stack d"]) -> Float[Tensor, "*stack d"]:
         """Adjust the gradient at w in place. In a stack of clients, each gradient is clipped separately."""
@@ -44,6 +41,4 @@ class Adjustment:
             gradient.mul_(self.max_length / length.clamp_(min=self.max_length))
         if self.decay:
             gradient.add_(w, alpha=self.decay)
-            for start, stop in self.frozen:
-                gradient[..., start:stop] = 0
         return gradient

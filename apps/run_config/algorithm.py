@@ -126,6 +126,7 @@ class Evaluator(ABC):
     Attributes:
         summary: A description of the model, for the log.
         layout: Names and shapes of the parts of the flat model, if it has parts.
+        num_frozen: The number of frozen entries at the end of the model's buffers.
         columns: The encoding of raw rows as the model's features, if the rows come from a table.
         sample_format: The form of the samples in their files, if the samples have labels.
         tally: The histogram of the newest model's scores. None if there are no scores, or if no figure needs them.
@@ -135,6 +136,7 @@ class Evaluator(ABC):
 
     summary: str
     layout: tuple[tuple[str, tuple[int, ...]], ...] = ()
+    num_frozen: int = 0
     columns: Preprocessing | None = None
     sample_format: SampleFormat | None = None
     tally: Tally | None = None

@@ -43,6 +43,15 @@ class RunSettings(Settings):
     init_from: str = setting(
         "A file of weights that a new run starts from. The server reads it.", "", "an absolute path, or empty"
     )
+    frozen: str = setting(
+        "The parameters that are [not trained](networks.md#frozen-parts).",
+        "",
+        "names of parameters or patterns with * separated by commas, all-but-head, or empty",
+    )
+    batch_norm: Literal["averaged", "frozen"] = setting(
+        "Whether sites train batch norms, whose statistics are averaged, or [freeze](networks.md#batch-norm) them.",
+        "averaged",
+    )
     output_dir: str = setting(
         "The folder of the runs' directories.", "results", "a path that is not empty", min_length=1
     )

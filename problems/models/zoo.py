@@ -91,9 +91,10 @@ def check_module(module: nn.Module) -> None:
     """Check that flat vectors can carry a module's parameters and buffers.
 
     Raises:
-        ModelError: There is no parameter, a parameter is not floating point, or a batch norm has a cumulative average.
+        ModelError: There is no parameter to train, a parameter is not floating point, or a batch norm has a cumulative
+            average.
     """
-    if not any(True for _ in module.parameters()):
+    if not any(parameter.requires_grad for parameter in module.parameters()):
         raise _unfit(
             f"{type(module).__name__}, which has no parameters to train", "at least one parameter", f"see {PAGE}"
         )

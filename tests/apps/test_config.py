@@ -201,10 +201,10 @@ def fitting(values: dict[str, Scalar]) -> dict[str, Scalar]:
         values = {**values, "dataset": "heart-disease", "data-dir": "data"}
     row = ALGORITHMS[str(values.get("strategy", "fedx2"))]
     if row.traits.models:
-        values = {key: value for key, value in values.items() if key not in ("dtype", "model")}
+        values = {key: value for key, value in values.items() if key not in ("dtype", "model", "frozen", "batch-norm")}
     if row.strategy.shares_model:
         return values
-    refused = {"partition", "partition-sites", "client-shift", "dtype", "init-from"}
+    refused = {"partition", "partition-sites", "client-shift", "dtype", "init-from", "frozen", "batch-norm"}
     if values.get("vfb2.problem") in ("ridge", "robust"):
         refused.add("vfb2.label-epsilon")
     return {key: value for key, value in values.items() if key not in refused}
