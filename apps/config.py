@@ -175,18 +175,22 @@ def parse_run_config(flat: Mapping[str, Scalar]) -> RunConfig:
 
 def _check_network_keys(run: RunSettings, algorithm: Algorithm, loss: str, spec: DataSpec) -> None:
     """Check that the run has a network to which the keys of its start and of its frozen parts apply."""
-    for key, value in (("init-from", run.init_from), ("frozen", run.frozen), ("batch-norm", run.batch_norm)):
+    keys = {"init-from": run.init_from, "weights": run.weights, "frozen": run.frozen, "batch-norm": run.batch_norm}
+    for key, value in keys.items():
         default = RunSettings.model_fields[key.replace("-", "_")].default
         reason = ""
         if not algorithm.strategy.shares_model:
             reason = "the server sends no model: each party starts its own part"
-        elif key != "init-from" and algorithm.traits.models:
+        elif key in ("frozen", "batch-norm") and algorithm.traits.models:
             reason = "all coefficients are computed"
         elif key != "init-from" and (spec.dataset in UNLABELLED or ":" in loss):
             reason = "and this minimax problem the run has no network"
         if value != default and reason:
             allowed = f"{default!r}, since with strategy {run.strategy!r} {reason}"
             raise ConfigError(key, got=repr(value), allowed=allowed, hint=f"remove {key}")
+    if run.weights and run.init_from:
+        allowed = "'', since init-from sets all weights"
+        raise ConfigError("weights", got=repr(run.weights), allowed=allowed, hint="remove weights, or init-from")
 
 
 def _without_effect(

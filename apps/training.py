@@ -96,7 +96,10 @@ class Training:
             log(WARNING, "%s", config.warning)
         self.strategy.layout, self.strategy.columns = evaluator.layout, evaluator.columns
         self.strategy.num_frozen = evaluator.num_frozen
-        arrays = self.resume(evaluator.start()) if config.run.resume else starting_point(config, evaluator)
+        if config.run.resume:
+            arrays = self.resume(evaluator.start())
+        else:
+            arrays = starting_point(config, evaluator, self.directory.save_weights)
         first_round = self.last_round
         self.offer_state_dir(first_round)
         record = model_record(arrays)

@@ -43,6 +43,11 @@ class RunSettings(Settings):
     init_from: str = setting(
         "A file of weights that a new run starts from. The server reads it.", "", "an absolute path, or empty"
     )
+    weights: str = setting(
+        "A file of [published weights](networks.md#published-weights) that a new run starts from. The server reads it.",
+        "",
+        "an absolute path that ends in .safetensors, .pth or .pt, or empty",
+    )
     frozen: str = setting(
         "The parameters that are [not trained](networks.md#frozen-parts).",
         "",

@@ -53,7 +53,7 @@ class FlatModel:
             these scores, since autograd does not notice the change.
         buffers: The flat buffers. May be empty.
         statistics: The first part of `buffers`, which training changes. May be empty.
-        num_frozen: The number of the other entries of `buffers`, which nothing changes.
+        num_frozen, frozen_names: The number and the names of the other entries of `buffers`, which nothing changes.
         parameter_names, parameter_shapes, spans: Each parameter's name, shape and slice of `parameters`.
         layout: The names and shapes of the parts of `parameters`.
         stochastic: Whether a forward pass may draw random numbers, as dropout does.
@@ -107,6 +107,7 @@ class FlatModel:
         self.gradient = torch.zeros_like(self.parameters)
         self.buffers = flatten((*statistics.values(), *others.values()), dtype, device)
         self.num_frozen = sum(value.numel() for value in others.values())
+        self.frozen_names = tuple(others)
         self.dim = self.parameters.numel()
         self.num_buffers = self.buffers.numel()
         self.statistics = self.buffers[: self.num_buffers - self.num_frozen]

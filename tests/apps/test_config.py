@@ -156,6 +156,7 @@ def valid(key: str) -> st.SearchStrategy[Any]:
             st.just(""),
         ),
         **dict.fromkeys(("separator", "decimal", "encoding"), st.just("auto")),
+        **dict.fromkeys(("init-from", "weights"), st.just("")),
         "label-type": st.just("class"),
         "horizon": st.just(0.0),
         "missing": st.just("error"),
@@ -204,7 +205,7 @@ def fitting(values: dict[str, Scalar]) -> dict[str, Scalar]:
         values = {key: value for key, value in values.items() if key not in ("dtype", "model", "frozen", "batch-norm")}
     if row.strategy.shares_model:
         return values
-    refused = {"partition", "partition-sites", "client-shift", "dtype", "init-from", "frozen", "batch-norm"}
+    refused = {"partition", "partition-sites", "client-shift", "dtype", "frozen", "batch-norm"}
     if values.get("vfb2.problem") in ("ridge", "robust"):
         refused.add("vfb2.label-epsilon")
     return {key: value for key, value in values.items() if key not in refused}

@@ -10,6 +10,7 @@ import torch
 from torch import nn
 
 from problems.models import ModelError, build_model
+from problems.models.published import find_weights, fit_weights
 from tests.refusals import refuses
 
 
@@ -76,6 +77,18 @@ def test_real_libraries(name: str, channels: int) -> None:
         pytest.skip(str(error))
     same_logits(f"torchvision:{name}", models.get_model(name, num_classes=1), (channels, 64, 64))
     same_logits(f"timm:{name}", timm.create_model(name, num_classes=1), (channels, 64, 64))
+    own = models.get_model(name)  # a head of 1000 classes
+    module = build_model(f"torchvision:{name}", (channels, 64, 64), seed=0)
+    shapes = {key: tuple(value.shape) for key, value in module.state_dict().items() if value.is_floating_point()}
+    fit = fit_weights(find_weights({"model": own.state_dict()}), shapes)
+    head = list(own.children())[-1]
+    module.load_state_dict(
+        {**fit.tensors, **dict(zip(fit.random, (head.weight[:1], head.bias[:1]), strict=True))}, False
+    )
+    images = torch.rand(2, channels, 64, 64)
+    with torch.no_grad():
+        logits = own.eval()(images.expand(-1, 3, -1, -1))[:, 0]
+        torch.testing.assert_close(module.eval()(images), logits, rtol=0, atol=1e-6)
     build_model("torchvision:inception_v3", (channels, 96, 96), seed=0)(torch.rand(2, channels, 96, 96)).sum()
 
 
