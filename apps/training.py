@@ -92,6 +92,8 @@ class Training:
         lines = describe_labels(config.data, evaluator.sample_format, roster.class_counts)
         for line in (*evaluator.notes, *lines, *describe_columns(evaluator.columns)):
             log(INFO, "%s", line)
+        if config.note:
+            log(INFO, "%s", config.note)
         if config.warning:
             log(WARNING, "%s", config.warning)
         self.strategy.layout, self.strategy.columns = evaluator.layout, evaluator.columns

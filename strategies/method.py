@@ -25,7 +25,7 @@ from payloads.wire import model_arrays, model_record
 from privacy.budget import epsilon_of_batches, noise_of_batches
 from problems.binned_scores import TOLERANCES, bounds, first_edges, refine
 from problems.errors import InputError
-from problems.models.vectors import mean, with_end
+from problems.models.vectors import mean
 from problems.tallies import Tally
 from strategies.base import PayloadStrategy
 from strategies.rounds.errors import SetupError, raise_setup
@@ -181,8 +181,7 @@ class MethodStrategy(PayloadStrategy):
         self.opened, self.newest = None, point
         self.report.extras.update(self.method.server.report(self.state, self.plan(server_round)))
         _, *buffers = zip(*(reply.model for reply in replies), strict=True)  # batch-norm statistics, site by site
-        means = [with_end(mean(values, converted.weights), self.model[1], self.num_frozen) for values in buffers]
-        return [point, *means], {}
+        return [point, *(mean(values, converted.weights) for values in buffers)], {}
 
     def aggregate_train(
         self, server_round: int, replies: Iterable[Message], **more: Any

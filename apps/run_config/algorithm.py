@@ -264,6 +264,7 @@ class RunConfig:
         privacy: The keys of secure sums and differential privacy.
         evaluation: The keys of metrics, selection and figures.
         without_effect: The keys, as ``key=value``, that differ from their defaults but have no effect.
+        note: The reason for a default that depends on the network, for the log. "": no such default.
     """
 
     run: RunSettings
@@ -274,6 +275,7 @@ class RunConfig:
     privacy: PrivacySettings = field(default_factory=PrivacySettings)
     evaluation: EvaluationSettings = field(default_factory=EvaluationSettings)
     without_effect: tuple[str, ...] = field(default=(), compare=False)
+    note: str = field(default="", compare=False)
 
     @property
     def warning(self) -> str:

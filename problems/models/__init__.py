@@ -3,7 +3,7 @@
 from problems.models.flat import FlatModel
 from problems.models.frozen import freeze
 from problems.models.vectors import NUMPY_DTYPES, Layout
-from problems.models.zoo import LIBRARY_FORMS, MODELS, ModelEntry, ModelError, build_model
+from problems.models.zoo import LIBRARY_FORMS, MODELS, ModelEntry, ModelError, build_model, largest_step
 
 __all__ = [
     "LIBRARY_FORMS",
@@ -15,4 +15,5 @@ __all__ = [
     "ModelError",
     "build_model",
     "freeze",
+    "largest_step",
 ]

@@ -5,6 +5,7 @@ user's model is named `package.module:factory`; `factory(input_shape)` returns t
 name such as `torchvision:resnet18`; see `problems.models.libraries`.
 """
 
+import math
 from dataclasses import dataclass
 from typing import Any
 
@@ -22,6 +23,8 @@ from problems.models.networks import MLP, TUTORIAL_SIDE, Linear, LinearNoInterce
 from problems.models.resnet import resnet18, resnet20
 from problems.randomness import seed_sequence
 
+# the largest default step of deep networks; docs/networks.md has the measurements
+DEEP_STEP = 0.03
 MINIMUM_SIDE = 8  # pixels; Table 3's two poolings leave one pixel of eight
 DOTTED_FORM = "package.module:factory"
 # the forms of the names of libraries' networks, with a line of description
@@ -39,10 +42,28 @@ class ModelError(InputError, ValueError):
 
 @dataclass(frozen=True)
 class ModelEntry:
-    """A row of the table of models: a line of description, and the factory `build(input_shape) -> module`."""
+    """A row of the table of models.
+
+    Attributes:
+        description: A line of description.
+        build: The factory, a function of the shape of a sample.
+        largest_step: The largest step size that ``learning-rate = "auto"`` may choose.
+    """
 
     description: str
     build: Build
+    largest_step: float = math.inf
+
+
+def largest_step(name: str) -> float:
+    """Return the largest step size that ``learning-rate = "auto"`` may choose for a model.
+
+    Args:
+        name: The model's name. A user's own model has no such limit.
+    """
+    if name in MODELS:
+        return MODELS[name].largest_step
+    return DEEP_STEP if name.partition(":")[0] in LIBRARIES else math.inf
 
 
 def build_model(name: str, input_shape: tuple[int, ...], seed: int) -> nn.Module:
@@ -206,13 +227,16 @@ MODELS: dict[str, ModelEntry] = {
         _images_only(TutorialCNN, TUTORIAL_SIDE),
     ),
     "resnet20": ModelEntry(
-        "ResNet-20 for CIFAR (He et al. 2016): 16, 32 and 64 channels, 0.27 million parameters.", _images_only(resnet20)
+        "ResNet-20 for CIFAR (He et al. 2016): 16, 32 and 64 channels, 0.27 million parameters.",
+        _images_only(resnet20),
+        DEEP_STEP,
     ),
     "resnet18": ModelEntry(
-        "ResNet-18 with a 3 x 3 stem for 32 x 32 images, 11.2 million parameters.", _images_only(resnet18)
+        "ResNet-18 with a 3 x 3 stem for 32 x 32 images, 11.2 million parameters.", _images_only(resnet18), DEEP_STEP
     ),
     "densenet121": ModelEntry(
         "DenseNet-121 from MONAI for medical images (extra 'medical'), 7 million parameters.",
         _images_only(_densenet121),
+        DEEP_STEP,
     ),
 }

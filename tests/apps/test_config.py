@@ -237,6 +237,23 @@ def test_any_flat_dict_is_a_config_or_a_config_error(values: dict[str, Scalar]) 
     assert isinstance(answer, RunConfig) or (str(answer) and "\n" not in str(answer))
 
 
+@pytest.mark.parametrize(
+    ("keys", "step", "noted"),
+    [
+        ({"strategy": "local-sgd", "model": "mlp"}, 0.3, False),
+        ({"strategy": "local-sgd", "model": "resnet20"}, 0.03, True),
+        ({"strategy": "coda", "model": "timm:resnet18"}, 0.03, True),
+        ({"strategy": "local-sgd", "model": "densenet121", "local-optimizer": "adam"}, 0.01, False),
+        ({"strategy": "local-sgd", "model": "densenet121", "learning-rate": 0.03}, 0.03, False),
+        ({"strategy": "local-sgd", "model": "package.module:resnet"}, 0.3, False),
+        ({"strategy": "local-scgdam", "model": "resnet20"}, 0.03, False),  # it has its own steps
+    ],
+)
+def test_deep_networks_have_a_smaller_default_step(keys: dict[str, Scalar], step: float, noted: bool) -> None:
+    config = parse_run_config(keys)
+    assert (config.training.learning_rate, "deep network" in config.note) == (step, noted)
+
+
 @pytest.mark.parametrize("strategy", ALGORITHMS)
 def test_auto_is_the_strategys_own_loss(strategy: str) -> None:
     config = parse_run_config({"strategy": strategy})

@@ -32,7 +32,7 @@ def test_frozen_entries_keep_their_bits(strategy: str, more: dict[str, Scalar], 
     keys |= {"strategy": strategy, "model": NORMED, "learning-rate": 0.1, "partition": "linear"}
     if issubclass(client, MethodClient) and client.method.adjusts:
         keys["weight-decay"] = 0.1
-    run, _ = federate(tmp_path / "run", {**keys, "frozen": "network.0, network.1"})
+    run, _ = federate(tmp_path / "run", {**keys, "frozen": "network.0, network.1"}, clients=5)
     start = {name: value.numpy() for name, value in build_model(NORMED, (30,), seed=0).double().state_dict().items()}
     for file in run.path.glob("model*.safetensors"):
         model = load_file(file)
