@@ -41,7 +41,7 @@ from payloads.settings import PrivacySettings, Settings, TrainingSettings, descr
 from problems.data import SPARSE_LOGISTIC, UNLABELLED, DataError, DataSpec, validate
 from problems.data.spec import TABLES, is_hub
 from problems.errors import did_you_mean
-from problems.models import MODELS
+from problems.models import LIBRARY_FORMS, MODELS, largest_step
 
 __all__ = [
     "SHOWING_KEYS",
@@ -128,7 +128,8 @@ def parse_run_config(flat: Mapping[str, Scalar]) -> RunConfig:
     # an unknown strategy may have any table
     unchecked = {key for key in flat if algorithm is None and key.partition(".")[0] not in known and "." in key}
     problems = [*faults, *(_unknown_key(key, keys) for key in flat if key not in keys and key not in unchecked)]
-    flat = {**flat, **_without_auto(flat, algorithm)}
+    chosen = _without_auto(flat, algorithm)
+    flat = {**flat, **chosen}
     parts = {model: _parse(model, "", flat, keys, problems) for model in _COMMON}
     tables = {name: _parse(model, f"{name}.", flat, keys, problems) for name, model in known.items()}
     if problems or algorithm is None:
@@ -145,10 +146,10 @@ def parse_run_config(flat: Mapping[str, Scalar]) -> RunConfig:
     )
     family = tables[algorithm.table] if algorithm.table else Settings()
     if run.model not in MODELS and ":" not in run.model:
-        raise refuse_choice("model", run.model, ["auto", *MODELS, "package.module:factory"], list_hint("models"))
-    if run.init_from and not algorithm.strategy.shares_model:
-        allowed = f"'', since with strategy {run.strategy!r} the server sends no model: each party starts its own part"
-        raise ConfigError("init-from", got=repr(run.init_from), allowed=allowed, hint="remove init-from")
+        raise refuse_choice(
+            "model", run.model, ["auto", *MODELS, *LIBRARY_FORMS, "package.module:factory"], list_hint("models")
+        )
+    _check_network_keys(run, algorithm, training.loss, spec)
     try:
         validate(spec, from_site=algorithm.sites.hold_columns and not spec.data_dir)
     except DataError as error:
@@ -170,7 +171,30 @@ def parse_run_config(flat: Mapping[str, Scalar]) -> RunConfig:
     if privacy.secure_sum:
         check_sums(run.strategy, algorithm, training, family)
     without_effect = _without_effect(flat, algorithm, family, data.dataset)
-    return RunConfig(run, training, spec, family, algorithm, privacy, evaluation, without_effect)
+    note = ""
+    if chosen.get("learning-rate") == largest_step(run.model) and "learning_rate" not in algorithm.traits.unread:
+        note = f"learning-rate: auto is {training.learning_rate:g}, since model {run.model!r} is a deep network"
+    return RunConfig(run, training, spec, family, algorithm, privacy, evaluation, without_effect, note)
+
+
+def _check_network_keys(run: RunSettings, algorithm: Algorithm, loss: str, spec: DataSpec) -> None:
+    """Check that the run has a network to which the keys of its start and of its frozen parts apply."""
+    keys = {"init-from": run.init_from, "weights": run.weights, "frozen": run.frozen, "batch-norm": run.batch_norm}
+    for key, value in keys.items():
+        default = RunSettings.model_fields[key.replace("-", "_")].default
+        reason = ""
+        if not algorithm.strategy.shares_model:
+            reason = "the server sends no model: each party starts its own part"
+        elif key in ("frozen", "batch-norm") and algorithm.traits.models:
+            reason = "all coefficients are computed"
+        elif key != "init-from" and (spec.dataset in UNLABELLED or ":" in loss):
+            reason = "and this minimax problem the run has no network"
+        if value != default and reason:
+            allowed = f"{default!r}, since with strategy {run.strategy!r} {reason}"
+            raise ConfigError(key, got=repr(value), allowed=allowed, hint=f"remove {key}")
+    if run.weights and run.init_from:
+        allowed = "'', since init-from sets all weights"
+        raise ConfigError("weights", got=repr(run.weights), allowed=allowed, hint="remove weights, or init-from")
 
 
 def _without_effect(
@@ -216,11 +240,12 @@ def _without_auto(flat: Mapping[str, Scalar], row: Algorithm | None) -> dict[str
         if dataset in TABLES or is_hub(dataset):
             scales = ("range",) if row.sites.hold_columns else row.traits.scales
             values["scale"] = scales[0] if scales else values["scale"]
-        values["learning-rate"] = ADAM_STEP if flat.get("local-optimizer", "sgd") != "sgd" else row.traits.default_step
         if values["dtype"] not in row.traits.number_types:
             values["dtype"] = row.traits.number_types[0]
         if row.traits.models and values["model"] not in row.traits.models:
             values["model"] = row.traits.models[0]
+        step = ADAM_STEP if flat.get("local-optimizer", "sgd") != "sgd" else row.traits.default_step
+        values["learning-rate"] = min(step, largest_step(str(flat.get("model", "auto"))))
     return {key: value for key, value in values.items() if flat.get(key, "auto") == "auto"}
 
 

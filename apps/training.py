@@ -92,10 +92,16 @@ class Training:
         lines = describe_labels(config.data, evaluator.sample_format, roster.class_counts)
         for line in (*evaluator.notes, *lines, *describe_columns(evaluator.columns)):
             log(INFO, "%s", line)
+        if config.note:
+            log(INFO, "%s", config.note)
         if config.warning:
             log(WARNING, "%s", config.warning)
         self.strategy.layout, self.strategy.columns = evaluator.layout, evaluator.columns
-        arrays = self.resume(evaluator.start()) if config.run.resume else starting_point(config, evaluator)
+        self.strategy.num_frozen = evaluator.num_frozen
+        if config.run.resume:
+            arrays = self.resume(evaluator.start())
+        else:
+            arrays = starting_point(config, evaluator, self.directory.save_weights)
         first_round = self.last_round
         self.offer_state_dir(first_round)
         record = model_record(arrays)

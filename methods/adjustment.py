@@ -14,7 +14,6 @@ from jaxtyping import Float
 from torch import Tensor
 
 from payloads.settings import TrainingSettings
-from problems.models import FlatModel
 
 
 @dataclass(frozen=True)
@@ -24,22 +23,19 @@ class Adjustment:
     Attributes:
         max_length: C. 0: gradients are not clipped.
         decay: lambda. 0: no weight decay.
-        frozen: The slices of the flat model that are not trained.
         decoupled: Whether the decay is AdamW's, a separate step.
     """
 
     max_length: float
     decay: float
-    frozen: tuple[tuple[int, int], ...]
     decoupled: bool = False
 
     @classmethod
-    def of(cls, training: TrainingSettings, model: FlatModel) -> Self | None:
+    def of(cls, training: TrainingSettings) -> Self | None:
         """Return the run's adjustment; None if it neither clips nor decays."""
         if not (training.clip_gradient or training.weight_decay):
             return None
-        decoupled = training.local_optimizer == "adamw"
-        return cls(training.clip_gradient, training.weight_decay, model.frozen, decoupled)
+        return cls(training.clip_gradient, training.weight_decay, training.local_optimizer == "adamw")
 
     def __call__(self, gradient: Float[Tensor, "*stack d"], w: Float[Tensor, "*stack d"]) -> Float[Tensor, "*stack d"]:
         """Adjust the gradient at w in place. In a stack of clients, each gradient is clipped separately."""
@@ -48,8 +44,6 @@ class Adjustment:
             gradient.mul_(self.max_length / length.clamp_(min=self.max_length))
         if self.decay and not self.decoupled:
             gradient.add_(w, alpha=self.decay)
-            for start, stop in self.frozen:
-                gradient[..., start:stop] = 0
         return gradient
 
     def shrink(self, w: Float[Tensor, "*stack d"], eta: float) -> None:
@@ -60,7 +54,4 @@ class Adjustment:
             eta: The step size.
         """
         if self.decay and self.decoupled:
-            kept = [w[..., start:stop].clone() for start, stop in self.frozen]
             w.mul_(1 - eta * self.decay)
-            for (start, stop), values in zip(self.frozen, kept, strict=True):
-                w[..., start:stop] = values

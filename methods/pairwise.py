@@ -91,7 +91,7 @@ class PairwiseRisk:
         self.tracked = tracked or not self.objective.linear
         self.partners = site.everyone if self.objective.partners == "all" else site.negatives
         self.score = pairwise_score(run.score, loss)
-        self.adjust = Adjustment.of(run, model)
+        self.adjust = Adjustment.of(run)
         self.spans = None
         if self.objective.timed:
             assert site.periods is not None

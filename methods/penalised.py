@@ -73,7 +73,7 @@ class PenalisedObjective(SampleObjective):
         super().__init__(model, site, loss, training, settings)
         self.penalty = share_penalty(settings, model.layout, model.device)
         if settings.ridge:
-            self.ridge = ridge_factors(settings, model.layout, model.frozen, model.dtype, model.device)
+            self.ridge = ridge_factors(settings, model.layout, model.dtype, model.device)
 
 
 PenalisedTask = Task[CompositeSettings, PenalisedObjective]

@@ -179,7 +179,6 @@ class Guard:
         self,
         total: Float64[Tensor, "d"],
         like: Float[Tensor, "d"],
-        frozen: tuple[tuple[int, int], ...],
         whole: int = 0,
     ) -> Float[Tensor, "d"]:
         """Turn a sum of clipped gradients into the noisy mean.
@@ -191,12 +190,9 @@ class Guard:
         Args:
             total: The sum; overwritten.
             like: A tensor with the number type of the mean.
-            frozen: The slices of the gradient that are 0 for all samples; they stay 0.
             whole: The number of the site's samples, if the sum is over all of them. 0: the sum is over a batch.
         """
         noise = torch.from_numpy(secret_normal(len(total))).to(total.device)
-        for start, stop in frozen:
-            noise[start:stop] = 0
         times = 1 if whole else self.ledger.of_batch
         deviation = self.noise * self.clip * math.sqrt(times) * (1 + _LATTICE)
         if not deviation:
@@ -230,7 +226,7 @@ class PrivateSamples(SampleObjective):
         own = slope or self.loss.slope  # type: ignore[union-attr]
         self.guard.ledger.release(whole=False)
         total = self.guard.sum(self.model, w, batch, lambda scores, labels: (own(scores, labels),))
-        gradient = self.guard.blur(total, w, self.model.frozen)
+        gradient = self.guard.blur(total, w)
         if self.adjust is not None:
             gradient = self.adjust(gradient, w)
         return gradient if self.ridge is None else gradient.addcmul_(w, self.ridge)
@@ -254,7 +250,7 @@ class PrivateHazards(HazardObjective):
     def gradient(self, w: Float[Tensor, "d"], batch: Batch, slope: Slope | None = None) -> Float[Tensor, "d"]:
         self.guard.ledger.release(whole=False)
         total = self.guard.sum(self.model, w, batch, partial(self.derivatives, w))
-        gradient = self.guard.blur(total, w, self.model.frozen)
+        gradient = self.guard.blur(total, w)
         return gradient if self.adjust is None else self.adjust(gradient, w)
 
 
@@ -274,7 +270,7 @@ class PrivateAUC(AUCOracle):
     def gradient(self, z: Float[Tensor, "d"], rows: Int64[np.ndarray, "b"] | None) -> Float[Tensor, "d"]:
         self.guard.ledger.release(whole=rows is None)
         total = self.guard.sum(self.model, z, self._batch(rows), partial(self.derivatives, z))
-        gradient = self.guard.blur(total, z, self.model.frozen, whole=self.num_samples if rows is None else 0)
+        gradient = self.guard.blur(total, z, whole=self.num_samples if rows is None else 0)
         gradient[-1] += self.dual_slope(z)
         return gradient
 

@@ -39,7 +39,7 @@ class SampleObjective:
 
     def __init__(self, model: FlatModel, site: Site, loss: str, training: TrainingSettings, settings: Settings) -> None:
         self.model, self.loss = model, SAMPLE_LOSSES.get(loss)
-        self.adjust = Adjustment.of(training, model)
+        self.adjust = Adjustment.of(training)
 
     def gradient(
         self, w: Float[Tensor, "*stack d"], batch: Batch, slope: Slope | None = None

@@ -45,7 +45,7 @@ def collect() -> dict[Section, dict[str, Any]]:
     from apps.config import known_keys
     from apps.registry import ALGORITHMS, ANALYSES
     from problems.data import DATASETS, PARTITIONS
-    from problems.models import MODELS
+    from problems.models import LIBRARY_FORMS, MODELS
     from simulations.experiments.expansion import data_sets
     from simulations.experiments.experiment import find_packaged, read_experiment
 
@@ -57,7 +57,7 @@ def collect() -> dict[Section, dict[str, Any]]:
         },
         "datasets": dict(DATASETS),
         "partitions": dict(PARTITIONS),
-        "models": {name: entry.description for name, entry in MODELS.items()},
+        "models": {name: entry.description for name, entry in MODELS.items()} | LIBRARY_FORMS,
         "keys": known_keys(),
         "experiments": {
             name: {

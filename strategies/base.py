@@ -18,6 +18,7 @@ from payloads.held_out import EVALUATIONS, REPLIES, ErrorDigits
 from payloads.record import Payload
 from payloads.settings import Settings, TrainingSettings
 from payloads.wire import NUM_EXAMPLES, PHASE, ROUND, STATE_SINCE, content, model_arrays, model_record
+from problems.models.vectors import with_end
 from problems.objectives.number_losses import NUMBER_LOSSES
 from strategies.rounds.exchange import Exchange
 from strategies.rounds.family import Family
@@ -199,7 +200,9 @@ class PayloadStrategy(Family, Strategy):
         """
         valid = self.receive(server_round, replies)
         with np.errstate(over="ignore", invalid="ignore"):  # `check_finite` follows
-            arrays, metrics = self.combine(server_round, valid)
+            (point, *buffers), metrics = self.combine(server_round, valid)
+        # a mean of equal numbers may differ from them in the last bit
+        arrays = [point, *(with_end(part, self.model[1], self.num_frozen) for part in buffers)]
         self.check_finite(server_round, arrays)
         return model_record(arrays), MetricRecord({NUM_EXAMPLES: sum(r.num_examples for r in valid), **metrics})
 

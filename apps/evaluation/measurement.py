@@ -30,6 +30,7 @@ from problems.binned_scores import codes
 from problems.calibration import read_calibration
 from problems.intervals import BRIER, ECE, point_figures
 from problems.least_cell import LEAST_CELL
+from problems.models.vectors import with_end
 from problems.tallies import NOWHERE, Tally
 from strategies.base import PayloadStrategy
 from strategies.method import MethodStrategy
@@ -102,7 +103,9 @@ class Measurement:
 
         A view is another model that the strategy derives from its state, such as an average (`PayloadStrategy.views`).
         """
-        return {"": self.strategy.output(server_round, arrays), **self.strategy.views()}
+        frozen, views = self.strategy.num_frozen, self.strategy.views()
+        exact = {view: [x, *(with_end(part, arrays[1], frozen) for part in more)] for view, (x, *more) in views.items()}
+        return {"": self.strategy.output(server_round, arrays), **exact}
 
     def measure(self, evaluator: Evaluator, server_round: int, arrays: list[FloatArray]) -> dict[str, float]:
         """Return the metrics of the `models` after a round, and update the choice.

@@ -35,8 +35,11 @@ class NetworkEvaluator(Evaluator):
     def __init__(self, config: RunConfig, model: FlatModel) -> None:
         self.config = config
         self.model = model
-        self.layout = model.layout
+        self.layout, self.num_frozen = model.layout, model.num_frozen
+        names = network_names(model.module)
+        self.frozen = frozenset(names[name] for name in model.frozen_names)
         self.summary = f"model {config.run.model}: {model.dim} parameters"
+        self.summary += f", {model.num_frozen} frozen" if model.num_frozen else ""
 
     def start(self) -> list[FloatArray]:
         return self.model.arrays()

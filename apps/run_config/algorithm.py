@@ -126,6 +126,8 @@ class Evaluator(ABC):
     Attributes:
         summary: A description of the model, for the log.
         layout: Names and shapes of the parts of the flat model, if it has parts.
+        num_frozen: The number of frozen entries at the end of the model's buffers.
+        frozen: The names of these entries in a model file.
         columns: The encoding of raw rows as the model's features, if the rows come from a table.
         sample_format: The form of the samples in their files, if the samples have labels.
         tally: The histogram of the newest model's scores. None if there are no scores, or if no figure needs them.
@@ -135,6 +137,8 @@ class Evaluator(ABC):
 
     summary: str
     layout: tuple[tuple[str, tuple[int, ...]], ...] = ()
+    num_frozen: int = 0
+    frozen: frozenset[str] = frozenset()
     columns: Preprocessing | None = None
     sample_format: SampleFormat | None = None
     tally: Tally | None = None
@@ -260,6 +264,7 @@ class RunConfig:
         privacy: The keys of secure sums and differential privacy.
         evaluation: The keys of metrics, selection and figures.
         without_effect: The keys, as ``key=value``, that differ from their defaults but have no effect.
+        note: The reason for a default that depends on the network, for the log. "": no such default.
     """
 
     run: RunSettings
@@ -270,6 +275,7 @@ class RunConfig:
     privacy: PrivacySettings = field(default_factory=PrivacySettings)
     evaluation: EvaluationSettings = field(default_factory=EvaluationSettings)
     without_effect: tuple[str, ...] = field(default=(), compare=False)
+    note: str = field(default="", compare=False)
 
     @property
     def warning(self) -> str:

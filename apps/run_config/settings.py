@@ -9,7 +9,7 @@ from pydantic import Field, create_model, field_validator
 from payloads.settings import Settings, TrainingSettings, setting
 from problems.data import DataSpec
 from problems.errors import InputError
-from problems.models import MODELS
+from problems.models import LIBRARY_FORMS, MODELS
 
 Scalar = bool | int | float | str
 
@@ -38,10 +38,24 @@ class RunSettings(Settings):
     model: str = setting(
         "The network. auto: the default of the data set.",
         "mlp",
-        f"auto, {', '.join(MODELS)}, or package.module:factory",
+        f"auto, {', '.join([*MODELS, *LIBRARY_FORMS])}, or package.module:factory",
     )
     init_from: str = setting(
         "A file of weights that a new run starts from. The server reads it.", "", "an absolute path, or empty"
+    )
+    weights: str = setting(
+        "A file of [published weights](networks.md#published-weights) that a new run starts from. The server reads it.",
+        "",
+        "an absolute path that ends in .safetensors, .pth or .pt, or empty",
+    )
+    frozen: str = setting(
+        "The parameters that are [not trained](networks.md#frozen-parts).",
+        "",
+        "names of parameters or patterns with * separated by commas, all-but-head, or empty",
+    )
+    batch_norm: Literal["averaged", "frozen"] = setting(
+        "Whether sites train batch norms, whose statistics are averaged, or [freeze](networks.md#batch-norm) them.",
+        "averaged",
     )
     output_dir: str = setting(
         "The folder of the runs' directories.", "results", "a path that is not empty", min_length=1

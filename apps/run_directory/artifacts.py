@@ -238,6 +238,10 @@ class RunDirectory:
         """Write columns.json: the encoding of raw rows as the model's features."""
         self._write_json("columns.json", columns.to_json())
 
+    def save_weights(self, description: Mapping[str, Any]) -> None:
+        """Write weights.json: which entries of a file of published weights the model started from."""
+        self._write_json("weights.json", description)
+
     def save_model(self, arrays: Mapping[str, NDArray[Any]], view: str = "") -> None:
         """Write a model as a safetensors file that the plain PyTorch module can load.
 

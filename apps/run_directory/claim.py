@@ -12,7 +12,8 @@ from apps.run_config.settings import ConfigError
 from apps.sites.state_store import is_token
 
 TOKEN = "run-token"
-_WRITTEN = ("config.toml", "result.json", "failure.json", "columns.json", "checkpoints", "events", "client-state")
+_FILES = ("config.toml", "result.json", "failure.json", "columns.json", "weights.json")
+_WRITTEN = (*_FILES, "checkpoints", "events", "client-state")
 _BUSY = (errno.EAGAIN, errno.EACCES)
 
 

@@ -29,7 +29,15 @@ _ENVIRONMENT = {
     "MLFLOW_ALLOW_FILE_STORE": "true",
 }
 _LINES, _PARAMETERS = 40, 100  # a request takes a thousand numbers, and a hundred parameters
-_ARTIFACTS = ("config.toml", "metrics.jsonl", "columns.json", "model*.safetensors", "*.png", "result.json")
+_ARTIFACTS = (
+    "config.toml",
+    "metrics.jsonl",
+    "columns.json",
+    "weights.json",
+    "model*.safetensors",
+    "*.png",
+    "result.json",
+)
 
 
 class Tracker:

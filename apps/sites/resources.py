@@ -31,7 +31,7 @@ from problems.minimax import (
     SyntheticPLOracle,
     build_problem,
 )
-from problems.models import FlatModel, build_model
+from problems.models import FlatModel, build_model, freeze
 from problems.models.networks import HazardNetwork, SaddleNetwork
 from problems.objectives.hazard import HAZARD, START
 from problems.objectives.scores import score_of
@@ -140,7 +140,8 @@ def skeleton(config: RunConfig, input_shape: tuple[int, ...], role: str = "") ->
     """
     training = config.training
     further = training.loss in SADDLES, _count_baselines(config), len(config.data.findings)
-    key = (config.run.model, further, input_shape, training.dtype, device_of(training), role)
+    run = config.run
+    key = (run.model, run.frozen, run.batch_norm, further, input_shape, training.dtype, device_of(training), role)
     cache: dict[object, FlatModel] = _skeletons.__dict__.setdefault("models", {})
     if key not in cache:
         cache[key] = new_model(config, input_shape)
@@ -161,12 +162,14 @@ def new_model(config: RunConfig, input_shape: tuple[int, ...]) -> FlatModel:
     for hazards the baselines.
 
     Raises:
-        ModelError: The run config's model cannot be built for samples of this shape, or cannot keep samples private.
+        ModelError: The run config's model cannot be built for samples of this shape, cannot be frozen as the run config
+            requires, or cannot keep samples private.
     """
     training = config.training
     with _generator_lock:  # drawing the weights forks the generators, which a training client may be using
         outputs = max(len(config.data.findings), 1)
         module = build_model(config.run.model, input_shape, training.seed, outputs)
+    freeze(module, config.run.frozen, norms=config.run.batch_norm == "frozen")
     if training.loss in SADDLES:
         module = SaddleNetwork(module, outputs)
     elif baselines := _count_baselines(config):

@@ -94,7 +94,7 @@ class AUCOracle(Oracle):
         self.model, self.features, self.labels, self.score = model, features, labels, score
         self.device, self.parameters = model.device, model.parameters
         self.primal_dim, self.num_samples = model.dim - 1, len(labels)
-        self.buffers, self.stochastic = model.buffers, model.stochastic
+        self.buffers, self.stochastic = model.statistics, model.stochastic
 
     def load(self, arrays: Sequence[FloatArray]) -> None:
         self.model.load(arrays)

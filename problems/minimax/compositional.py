@@ -52,8 +52,7 @@ class CompositionalOracle(AUCOracle):
         self.inner = inner
         # the trained parameters' tensors, and their slices of a flat vector
         self._weights = [weight for weight in model.module.parameters() if weight.requires_grad]
-        of_parameters = zip(model.spans, model.parameter_shapes, model.module.parameters(), strict=True)
-        self._parts = [(span, shape) for span, shape, weight in of_parameters if weight.requires_grad]
+        self._parts = list(zip(model.spans, model.parameter_shapes, strict=True))
         if model.device.type == "cpu":
             _keep_freed_memory()
 
@@ -74,6 +73,8 @@ class CompositionalOracle(AUCOracle):
         else:
             point = np.append(h, h.dtype.type(self.parameters[-1].item()))
             self.inner.load([point] if buffers is None else [point, buffers])
+            frozen = len(self.model.statistics)  # the first of the frozen entries
+            self.inner.buffers[frozen:] = self.model.buffers[frozen:]
         return self.inner.parameters
 
     def inner_buffers(self) -> Float[np.ndarray, "buffers"] | None:

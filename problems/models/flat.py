@@ -6,10 +6,13 @@ An update rule is then a line on `model.parameters`, a payload is an array, and 
     scores, pull = model.forward(weights, features)     # (b,)
     pull(slopes(scores), into=weights, alpha=-learning_rate)
 
-Messages contain `[parameters]`, or `[parameters, buffers]` for a model with batch norm. Frozen parameters are sent,
-too, and have a zero gradient. Parameters that share a tensor count once, under the first of their names. "Buffers" are
-the persistent floating-point buffers (running means and variances). Integer buffers (batch norm's
-`num_batches_tracked`) are not sent: every `load` resets them to their initial values.
+Messages contain `[parameters]`, or `[parameters, buffers]` for a model with batch norm or frozen parts. "Parameters"
+are only the trained parameters. If they share a tensor, they count once, under the first of their names. "Buffers" are
+the persistent floating-point buffers (running means and variances), followed by the frozen parameters, so no algorithm
+moves these. Integer buffers (batch norm's `num_batches_tracked`) are not sent: every `load` resets them to their
+initial values.
+
+Batch norms in eval mode within a module in train mode are frozen: they stay in eval mode.
 """
 
 from collections.abc import Sequence
@@ -31,6 +34,8 @@ from problems.models.zoo import ModelError, check_module
 _CPU_BATCH, _DEVICE_BATCH = 128, 4096
 # Samples whose gradients are in memory at a time, if there is no closed form for their lengths.
 _RECORDS = 32
+# packages whose modules draw no random numbers, except dropout
+_DRAW_NOTHING = ("torch.nn.", "problems.models.", "monai.", "torchvision.models.", "torchvision.ops.misc")
 
 
 class FlatModel:
@@ -49,14 +54,14 @@ class FlatModel:
         parameters, gradient: The flat vectors. Change them only in place, and not between `scores` and the `vjp` of
             these scores, since autograd does not notice the change.
         buffers: The flat buffers. May be empty.
+        statistics: The first part of `buffers`, which training changes. May be empty.
+        num_frozen, frozen_names: The number and the names of the other entries of `buffers`, which nothing changes.
         parameter_names, parameter_shapes, spans: Each parameter's name, shape and slice of `parameters`.
-        frozen: The parts `(start, stop)` of `parameters` that are not trained.
-        layout: The names and shapes of the parts of `parameters`. Frozen parts count as one-dimensional, so penalties
-            ignore them like biases.
+        layout: The names and shapes of the parts of `parameters`.
         stochastic: Whether a forward pass may draw random numbers, as dropout does.
 
     Raises:
-        ModelError: The module has no parameters, parameters that are not floating point, or a batch norm with
+        ModelError: The module has no trained parameters, parameters that are not floating point, or a batch norm with
             `momentum=None`, whose average needs a count that is not sent.
         ValueError: The dtype is neither float32 nor float64.
 
@@ -70,6 +75,7 @@ class FlatModel:
     parameters: Float[Tensor, "d"]
     gradient: Float[Tensor, "d"]
     buffers: Float[Tensor, "buffers"]
+    statistics: Float[Tensor, "statistics"]
 
     def __init__(
         self,
@@ -89,42 +95,42 @@ class FlatModel:
         persistent: dict[str, Tensor] = {
             name: value for name, value in module.state_dict(keep_vars=True).items() if isinstance(value, Tensor)
         }
-        parameters = dict(module.named_parameters())  # a tensor with two names occurs once
+        tensors = dict(module.named_parameters())  # a tensor with two names occurs once
+        parameters = {name: value for name, value in tensors.items() if value.requires_grad}
         buffers = {
             name: value for name, value in module.named_buffers() if name in persistent and value.is_floating_point()
         }
+        self._still = _frozen_norms(module)
+        still = {id(value) for norm in self._still for value in norm.buffers()}
+        statistics = {name: value for name, value in buffers.items() if id(value) not in still}
+        others = {name: value for name, value in (tensors | buffers).items() if name not in parameters | statistics}
         self._members = list(parameters.values())
         self.parameter_names = tuple(parameters)
         self.parameter_shapes = tuple(tuple(value.shape) for value in self._members)
         self.spans = spans(self.parameter_shapes)
-        self.frozen = tuple(
-            (span.start, span.stop)
-            for span, value in zip(self.spans, self._members, strict=True)
-            if not value.requires_grad
-        )
-        self.layout = tuple(
-            (name, tuple(value.shape) if value.requires_grad else (value.numel(),))
-            for name, value in parameters.items()
-        )
+        self.layout = tuple(zip(self.parameter_names, self.parameter_shapes, strict=True))
 
         self.parameters = flatten(self._members, dtype, device)
         self.gradient = torch.zeros_like(self.parameters)
-        self.buffers = flatten(buffers.values(), dtype, device)
+        self.buffers = flatten((*statistics.values(), *others.values()), dtype, device)
+        self.num_frozen = sum(value.numel() for value in others.values())
+        self.frozen_names = tuple(others)
         self.dim = self.parameters.numel()
         self.num_buffers = self.buffers.numel()
+        self.statistics = self.buffers[: self.num_buffers - self.num_frozen]
         self.device = self.parameters.device
         # the vector of which the module's parameters are currently views
         self._seen = self.parameters
         gradients = cut(self.gradient, self.parameter_shapes)
-        self._trained = [pair for pair in zip(self._members, gradients, strict=True) if pair[0].requires_grad]
+        self._trained = list(zip(self._members, gradients, strict=True))
         self._bind_gradient()
 
         self._buffer_addresses = {name: value.data_ptr() for name, value in buffers.items()}
-        self._shapes = [self.parameter_shapes, [tuple(value.shape) for value in buffers.values()]]
+        self._shapes = [self.parameter_shapes, [tuple(value.shape) for value in (statistics | others).values()]]
         # The vector and the part of each tensor, by the tensor's identity, since a tensor may have several names.
         indices = {
             id(tensor): (vector, part)
-            for vector, tensors in enumerate((parameters.values(), buffers.values()))
+            for vector, tensors in enumerate((parameters.values(), (statistics | others).values()))
             for part, tensor in enumerate(tensors)
         }
         self._indices = {name: indices[id(value)] for name, value in persistent.items() if id(value) in indices}
@@ -185,8 +191,7 @@ class FlatModel:
             weights: The weights to use. None: the model's own weights.
         """
         self._show(self.parameters if weights is None else weights)
-        if not self.module.training:  # walks over all modules
-            self.module.train()
+        self._enter_train_mode()
         scores: Tensor = self.module(features.to(self.device, self.dtype))
         return scores
 
@@ -234,7 +239,8 @@ class FlatModel:
             scores, pull = self.forward(weights, features)
             return scores, self.dense.record_lengths(weights, features.flatten(1)), pull
         self._show(weights)
-        trained = {name: value.detach() for name, value in self.module.named_parameters() if value.requires_grad}
+        self._enter_train_mode()
+        trained = {name: value.detach() for name, value in zip(self.parameter_names, self._members, strict=True)}
 
         def score(trained: dict[str, Tensor], sample: Tensor) -> Tensor:
             scores: Tensor = functional_call(self.module, trained, (sample.unsqueeze(0),))
@@ -244,8 +250,7 @@ class FlatModel:
         parts, scores = each(trained, features)
         gradients = self.gradient.new_zeros(len(features), self.dim)
         for name, span in zip(self.parameter_names, self.spans, strict=True):
-            if name in parts:
-                gradients[:, span] = parts[name].reshape(len(features), -1)
+            gradients[:, span] = parts[name].reshape(len(features), -1)
 
         def add_up(slopes: Tensor) -> Tensor:
             return torch.mv(gradients.t(), slopes, out=self.gradient)
@@ -258,10 +263,11 @@ class FlatModel:
         Raises:
             ModelError: Samples of a batch affect each other (batch norm), or scores are random (dropout).
         """
-        if self.stochastic or self.num_buffers or any(isinstance(c, _BatchNorm) for c in self.module.modules()):
+        norms = [child for child in self.module.modules() if isinstance(child, _BatchNorm)]
+        if self.stochastic or len(self.statistics) or len(norms) > len(self._still):
             got = f"{type(self.module).__name__}, whose scores in training are random or depend on the whole batch"
             allowed = "a network without dropout and batch norm, of PyTorch's or this project's layers"
-            hint = "choose linear, mlp or a network with group norm, or set privacy.epsilon to 0"
+            hint = "choose linear, mlp or a network with group norm, or set batch-norm to frozen"
             raise ModelError("model", got=got, allowed=allowed, hint=hint)
 
     def predict(self, features: Float[Tensor, "n *shape"]) -> Float[Tensor, "n *outputs"]:
@@ -309,6 +315,13 @@ class FlatModel:
         entries: dict[str, AnyArray] = {name: parts[vector][i].copy() for name, (vector, i) in self._indices.items()}
         return entries | {name: np.array(on_host(initial)) for name, (_, initial) in self._fixed.items()}
 
+    def _enter_train_mode(self) -> None:
+        if self.module.training:
+            return
+        self.module.train()  # walks over all modules
+        for norm in self._still:
+            norm.eval()
+
     def _show(self, weights: Float[Tensor, "d"]) -> None:
         """Make the module's parameters views of a vector of weights."""
         if weights is self._seen:
@@ -355,10 +368,15 @@ class FlatModel:
         return staged
 
 
+def _frozen_norms(module: nn.Module) -> list[_BatchNorm]:
+    """Return the batch norms that stay in eval mode while the module trains."""
+    norms = [child for child in module.modules() if isinstance(child, _BatchNorm)]
+    return [norm for norm in norms if module.training and not norm.training]
+
+
 def _may_draw(module: nn.Module) -> bool:
-    """Return whether a forward pass may draw random numbers: always true for modules from other packages."""
-    home = type(module).__module__
-    return isinstance(module, _DropoutNd | nn.RReLU) or not home.startswith(("torch.nn.", "problems.models.", "monai."))
+    """Return whether a forward pass may draw random numbers: always true for modules from unknown packages."""
+    return isinstance(module, _DropoutNd | nn.RReLU) or not type(module).__module__.startswith(_DRAW_NOTHING)
 
 
 def _shows_bytes(array: FloatArray) -> bool:

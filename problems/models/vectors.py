@@ -59,6 +59,17 @@ def cut(flat: Vector, shapes: Iterable[tuple[int, ...]]) -> list[Vector]:
     return [flat[span].reshape(shape) for span, shape in zip(spans(shapes), shapes, strict=True)]
 
 
+def with_end(vector: Float[np.ndarray, "n"], source: Float[np.ndarray, "n"], count: int) -> Float[np.ndarray, "n"]:
+    """Return a vector with the last entries of another vector.
+
+    Args:
+        vector: The vector.
+        source: The source of the last entries.
+        count: Their number.
+    """
+    return np.concatenate((vector[: len(vector) - count], source[len(source) - count :])) if count else vector
+
+
 def bound_length(vector: Float[np.ndarray, "*shape"], max_length: float) -> Float[np.ndarray, "*shape"]:
     """Return a vector, shortened to a maximum length if it is longer.
 

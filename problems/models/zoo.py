@@ -1,11 +1,11 @@
 """The table of models, and `build_model`, which builds, seeds and checks a model by its name.
 
 A model is a `torch.nn.Module` that maps float features `(b, *input_shape)` to one raw logit per sample, `(b,)`. A
-user's model is named `package.module:factory`; `factory(input_shape)` returns the module.
+user's model is named `package.module:factory`; `factory(input_shape)` returns the module. A library's network has a
+name such as `torchvision:resnet18`; see `problems.models.libraries`.
 """
 
-import importlib
-from collections.abc import Callable
+import math
 from dataclasses import dataclass
 from typing import Any
 
@@ -13,26 +13,27 @@ import numpy as np
 import torch
 from jaxtyping import Float
 from torch import Tensor, nn
-from torch.nn import functional
 from torch.nn.modules.batchnorm import _BatchNorm
 from torch.nn.parameter import is_lazy
 
 from problems.errors import InputError
 from problems.importing import first_line, import_named, is_dotted
+from problems.models.libraries import LIBRARIES, Build, library_builder
 from problems.models.networks import MLP, TUTORIAL_SIDE, Linear, LinearNoIntercept, Table3CNN, TutorialCNN
 from problems.models.resnet import resnet18, resnet20
 from problems.randomness import seed_sequence
 
+# the largest default step of deep networks; docs/networks.md has the measurements
+DEEP_STEP = 0.03
 MINIMUM_SIDE = 8  # pixels; Table 3's two poolings leave one pixel of eight
-DENSENET_SIDE = 32  # pixels; DenseNet halves the sides five times
 DOTTED_FORM = "package.module:factory"
+# the forms of the names of libraries' networks, with a line of description
+LIBRARY_FORMS = {f"{name}:name": f"A network of {name} with one output." for name in LIBRARIES}
 PAGE = "docs/configuration.md"
 # the list of the models, and the requirements on a user's factory
 _LISTED = "see `florilegium list models`"
 _PAGE = f"see model in {PAGE}"
 _FACTORY = f"'{DOTTED_FORM}' with factory(input_shape) -> torch.nn.Module"
-
-Build = Callable[[tuple[int, ...]], nn.Module]
 
 
 class ModelError(InputError, ValueError):
@@ -41,10 +42,28 @@ class ModelError(InputError, ValueError):
 
 @dataclass(frozen=True)
 class ModelEntry:
-    """A row of the table of models: a line of description, and the factory `build(input_shape) -> module`."""
+    """A row of the table of models.
+
+    Attributes:
+        description: A line of description.
+        build: The factory, a function of the shape of a sample.
+        largest_step: The largest step size that ``learning-rate = "auto"`` may choose.
+    """
 
     description: str
     build: Build
+    largest_step: float = math.inf
+
+
+def largest_step(name: str) -> float:
+    """Return the largest step size that ``learning-rate = "auto"`` may choose for a model.
+
+    Args:
+        name: The model's name. A user's own model has no such limit.
+    """
+    if name in MODELS:
+        return MODELS[name].largest_step
+    return DEEP_STEP if name.partition(":")[0] in LIBRARIES else math.inf
 
 
 def build_model(name: str, input_shape: tuple[int, ...], seed: int, outputs: int = 1) -> nn.Module:
@@ -55,7 +74,7 @@ def build_model(name: str, input_shape: tuple[int, ...], seed: int, outputs: int
     `(1, 1)`, a forward hook drops the last axis. With several outputs it must be `(2, outputs)` and `(1, outputs)`.
 
     Args:
-        name: A key of `MODELS`, or `package.module:factory`.
+        name: A key of `MODELS`, a library's network such as `torchvision:resnet18`, or `package.module:factory`.
         input_shape: The shape of one sample, such as `(30,)` or `(3, 32, 32)`.
         seed: The run's seed, not negative.
         outputs: The number of logits of a sample. If it is above 1, it replaces the single output of the last fully
@@ -109,9 +128,10 @@ def check_module(module: nn.Module) -> None:
     """Check that flat vectors can carry a module's parameters and buffers.
 
     Raises:
-        ModelError: There is no parameter, a parameter is not floating point, or a batch norm has a cumulative average.
+        ModelError: There is no parameter to train, a parameter is not floating point, or a batch norm has a cumulative
+            average.
     """
-    if not any(True for _ in module.parameters()):
+    if not any(parameter.requires_grad for parameter in module.parameters()):
         raise _unfit(
             f"{type(module).__name__}, which has no parameters to train", "at least one parameter", f"see {PAGE}"
         )
@@ -134,7 +154,11 @@ def _unfit(got: str, allowed: str = _FACTORY, hint: str = _PAGE) -> ModelError:
 
 def _import_factory(name: str) -> Build:
     if not is_dotted(name):
-        raise _unfit(f"'{name}', an unknown model", f"{', '.join(MODELS)}, or '{DOTTED_FORM}'", _LISTED)
+        raise _unfit(
+            f"'{name}', an unknown model", f"{', '.join([*MODELS, *LIBRARY_FORMS])}, or '{DOTTED_FORM}'", _LISTED
+        )
+    if (build := library_builder(name, _unfit)) is not None:
+        return build
     factory: Build = import_named(name, _unfit)
     if not callable(factory) or isinstance(factory, nn.Module):
         raise _unfit(f"'{name}', a {type(factory).__name__}, which is not callable")
@@ -198,29 +222,11 @@ def _images_only(build: Build, side: int = MINIMUM_SIDE) -> Build:
 
 
 def _densenet121(input_shape: tuple[int, ...]) -> nn.Module:
-    """Make DenseNet-121 from MONAI with one output and random weights.
+    """Make DenseNet-121 from MONAI.
 
-    Source: Huang et al., "Densely Connected Convolutional Networks", CVPR 2017. Its five halvings need 29 pixels a
-    side, one more than ChestMNIST has: a side shorter than 32 is padded with zeros, evenly, to 32.
+    Source: Huang et al., "Densely Connected Convolutional Networks", CVPR 2017.
     """
-    try:
-        nets = importlib.import_module("monai.networks.nets")
-    except ImportError as error:
-        allowed = "with MONAI, the optional extra 'medical'"
-        raise _unfit("without MONAI", allowed, "pip install -e '.[medical]'") from error
-    module: nn.Module = nets.DenseNet121(spatial_dims=2, in_channels=input_shape[0], out_channels=1)
-    if min(input_shape[1:]) < DENSENET_SIDE:
-        module.register_forward_pre_hook(_pad_images)
-    return module
-
-
-def _pad_images(
-    module: nn.Module, inputs: tuple[Float[Tensor, "b channels height width"]]
-) -> Float[Tensor, "b channels _ _"]:
-    """Pad images with zeros to sides of at least `DENSENET_SIDE`; a forward pre-hook."""
-    (images,) = inputs
-    rows, columns = (max(DENSENET_SIDE - side, 0) for side in images.shape[2:])
-    return functional.pad(images, (columns // 2, columns - columns // 2, rows // 2, rows - rows // 2))
+    return _import_factory("monai:DenseNet121")(input_shape)
 
 
 MODELS: dict[str, ModelEntry] = {
@@ -238,13 +244,16 @@ MODELS: dict[str, ModelEntry] = {
         _images_only(TutorialCNN, TUTORIAL_SIDE),
     ),
     "resnet20": ModelEntry(
-        "ResNet-20 for CIFAR (He et al. 2016): 16, 32 and 64 channels, 0.27 million parameters.", _images_only(resnet20)
+        "ResNet-20 for CIFAR (He et al. 2016): 16, 32 and 64 channels, 0.27 million parameters.",
+        _images_only(resnet20),
+        DEEP_STEP,
     ),
     "resnet18": ModelEntry(
-        "ResNet-18 with a 3 x 3 stem for 32 x 32 images, 11.2 million parameters.", _images_only(resnet18)
+        "ResNet-18 with a 3 x 3 stem for 32 x 32 images, 11.2 million parameters.", _images_only(resnet18), DEEP_STEP
     ),
     "densenet121": ModelEntry(
         "DenseNet-121 from MONAI for medical images (extra 'medical'), 7 million parameters.",
         _images_only(_densenet121),
+        DEEP_STEP,
     ),
 }

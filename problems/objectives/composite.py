@@ -18,7 +18,6 @@ from problems.penalties import PenaltySettings, select_coordinates
 def ridge_factors(
     settings: PenaltySettings,
     layout: Layout,
-    frozen: tuple[tuple[int, int], ...] = (),
     dtype: torch.dtype = torch.float64,
     device: torch.device | str = "cpu",
 ) -> Float[Tensor, "d"]:
@@ -27,22 +26,18 @@ def ridge_factors(
     Args:
         settings: The settings. ``ridge`` is the factor, and ``parameters`` selects the parameters with this factor.
         layout: The names and shapes of the model's parameters.
-        frozen: The parts (start, stop) that are not trained; their factors are 0.
         dtype: The type of the factors.
         device: The device of the factors.
 
     Raises:
         ValueError: `select_coordinates` refuses ``settings.parameters``.
     """
-    factors = select_coordinates(layout, settings.parameters).to(device, dtype) * settings.ridge
-    for start, stop in frozen:
-        factors[start:stop] = 0
-    return factors
+    return select_coordinates(layout, settings.parameters).to(device, dtype) * settings.ridge
 
 
 def linear_features(module: nn.Module, features: Float[Tensor, "n *shape"]) -> Float[Tensor, "n d"] | None:
-    """Return the gradient of each sample's score. None: the model is not linear in its parameters."""
-    if type(module) not in (Linear, LinearNoIntercept):
+    """Return the gradient of each sample's score. None: the model is not linear in its parameters, or partly frozen."""
+    if type(module) not in (Linear, LinearNoIntercept) or not all(part.requires_grad for part in module.parameters()):
         return None
     rows = features.flatten(1)
     return rows if isinstance(module, LinearNoIntercept) else torch.cat((rows, rows.new_ones(len(rows), 1)), 1)

@@ -38,6 +38,7 @@ class Family:
         extra_config: Scalars for every message's config, set by the caller that runs the rounds.
         local: Paths on a disk that server and clients share, set by the caller that runs the rounds.
         layout: Names and shapes of the parts of the flat model, for strategies that distinguish weights and biases.
+        num_frozen: The number of frozen entries at the end of the model's buffers.
         columns: The encoding of raw rows as the model's features. None: the rows are not a table, or it is unknown.
         measured: The newest model's metrics, if the clients measured them.
         sets: The number of sets of rows that the open exchange counts. 0: the exchange counts no sets.
@@ -99,6 +100,7 @@ class Family:
         self.extra_config: dict[str, int | str] = {}
         self.local: dict[str, str] = {}
         self.layout: tuple[tuple[str, tuple[int, ...]], ...] = ()
+        self.num_frozen = 0
         self.columns: Preprocessing | None = None
         self.measured: dict[str, float] = {}
         self.sets = 0

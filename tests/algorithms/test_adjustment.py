@@ -58,7 +58,7 @@ def test_steps_are_those_of_pytorch(clip: float, decay: float, momentum: float |
         if clip:
             nn.utils.clip_grad_norm_(trained, clip)
         optimiser.step()
-    expected = flattened({name: value.detach().numpy() for name, value in plain.named_parameters()})
+    expected = np.concatenate([parameter.detach().numpy().ravel() for parameter in trained])
     np.testing.assert_allclose(fitted[0], expected, rtol=1e-4, atol=1e-6)  # PyTorch adds 1e-6 to the length
 
 

@@ -209,7 +209,7 @@ def test_the_low_bits_of_a_noisy_sum_show_nothing_of_it(whole: int) -> None:
     like, length = torch.zeros(1000, dtype=torch.float64), 1000
     step = 2.0 ** np.floor(np.log2(CLIP * 2.0**-20 / np.sqrt(length)))
     for total in (torch.zeros(length, dtype=torch.float64), torch.randn(length, dtype=torch.float64)):
-        found = make_guard(NOISE).blur(total.clone(), like, (), whole)
+        found = make_guard(NOISE).blur(total.clone(), like, whole)
         steps = (found * ((whole or BATCH) / step)).round()
         assert torch.equal(steps * (step / (whole or BATCH)), found)
         assert steps.unique().numel() > 0.9 * length

@@ -158,6 +158,7 @@ def valid(key: str) -> st.SearchStrategy[Any]:
             st.just(""),
         ),
         **dict.fromkeys(("separator", "decimal", "encoding"), st.just("auto")),
+        **dict.fromkeys(("init-from", "weights"), st.just("")),
         "label-type": st.just("class"),
         "horizon": st.just(0.0),
         "missing": st.just("error"),
@@ -206,10 +207,10 @@ def fitting(values: dict[str, Scalar]) -> dict[str, Scalar]:
         values = {**values, "dataset": "heart-disease", "data-dir": "data"}
     row = ALGORITHMS[str(values.get("strategy", "fedx2"))]
     if row.traits.models:
-        values = {key: value for key, value in values.items() if key not in ("dtype", "model")}
+        values = {key: value for key, value in values.items() if key not in ("dtype", "model", "frozen", "batch-norm")}
     if row.strategy.shares_model:
         return values
-    refused = {"partition", "partition-sites", "client-shift", "dtype", "init-from"}
+    refused = {"partition", "partition-sites", "client-shift", "dtype", "frozen", "batch-norm"}
     if values.get("vfb2.problem") in ("ridge", "robust"):
         refused.add("vfb2.label-epsilon")
     return {key: value for key, value in values.items() if key not in refused}
@@ -239,6 +240,23 @@ def test_any_flat_dict_is_a_config_or_a_config_error(values: dict[str, Scalar]) 
     except ConfigError as error:
         answer = error
     assert isinstance(answer, RunConfig) or (str(answer) and "\n" not in str(answer))
+
+
+@pytest.mark.parametrize(
+    ("keys", "step", "noted"),
+    [
+        ({"strategy": "local-sgd", "model": "mlp"}, 0.3, False),
+        ({"strategy": "local-sgd", "model": "resnet20"}, 0.03, True),
+        ({"strategy": "coda", "model": "timm:resnet18"}, 0.03, True),
+        ({"strategy": "local-sgd", "model": "densenet121", "local-optimizer": "adam"}, 0.01, False),
+        ({"strategy": "local-sgd", "model": "densenet121", "learning-rate": 0.03}, 0.03, False),
+        ({"strategy": "local-sgd", "model": "package.module:resnet"}, 0.3, False),
+        ({"strategy": "local-scgdam", "model": "resnet20"}, 0.03, False),  # it has its own steps
+    ],
+)
+def test_deep_networks_have_a_smaller_default_step(keys: dict[str, Scalar], step: float, noted: bool) -> None:
+    config = parse_run_config(keys)
+    assert (config.training.learning_rate, "deep network" in config.note) == (step, noted)
 
 
 @pytest.mark.parametrize("strategy", ALGORITHMS)

@@ -37,8 +37,8 @@ def test_the_files(run: Run) -> None:
     of_others = {"columns.json", "model_best.safetensors", "failure.json", "model_inner.safetensors", "report.html"}
     of_others |= {"tracking.json", "baselines.json", "model.onnx", "model.md", "card.md", "roc.png", "reliability.png"}
     of_others |= {"sites.png", "scorecard.csv", "scorecard.html", "decision.csv", "recalibration.csv", "subgroups.csv"}
-    of_others |= {"coefficients.csv", "survival.json"}
-    assert left | of_others == set(documented("The run directory")[:29])
+    of_others |= {"coefficients.csv", "survival.json", "weights.json"}
+    assert left | of_others == set(documented("The run directory")[:30])
 
 
 def test_a_second_model_and_its_metrics(tmp_path: Path) -> None:

@@ -12,7 +12,7 @@ from torch import nn
 
 from methods.penalised import CompositeSettings, PenalisedObjective
 from payloads.settings import TrainingSettings
-from problems.models import MODELS, FlatModel, ModelError, build_model
+from problems.models import MODELS, FlatModel, ModelError, build_model, freeze
 from problems.models.networks import Linear, SaddleNetwork
 from problems.models.resnet import BasicBlock
 from problems.objectives.composite import linear_features
@@ -348,17 +348,61 @@ def test_a_forward_pass_takes_any_weights_and_is_pulled_back_anywhere(
 
 
 @pytest.mark.parametrize("frozen", ["weight", "bias"])
-def test_frozen_parameters_have_no_gradient_and_no_ridge_term(frozen: str) -> None:
-    module = build_model("linear", (3,), seed=0)
-    getattr(module.output, frozen).requires_grad_(False)
+def test_frozen_parameters_are_not_among_the_parameters(frozen: str) -> None:
+    """Nothing that acts on the parameters, such as a ridge term, can move them; the scores still depend on them."""
+    whole, module = (build_model("linear", (3,), seed=0) for _ in range(2))
+    freeze(module, f"output.{frozen}")
     model, site = FlatModel(module), Site.from_arrays(0, data((3,), 4).numpy(), np.ones(4))
-    training = TrainingSettings()
-    for ridge in (0.0, 1.0):
-        settings = CompositeSettings(ridge=ridge, parameters="all")
-        f = PenalisedObjective(model, site, "cross-entropy", training, settings)
-        gradient = f.gradient(model.parameters, (site.features, site.labels))
-        moved = (bool(gradient[:3].any()), bool(gradient[3]))
-        assert moved == ((False, True) if frozen == "weight" else (True, False))
+    assert model.dim == (1 if frozen == "weight" else 3)
+    torch.testing.assert_close(model.predict(site.features), whole(site.features).detach())
+    f = PenalisedObjective(
+        model, site, "cross-entropy", TrainingSettings(), CompositeSettings(ridge=0.0, parameters="all")
+    )
+    gradient = f.gradient(model.parameters, (site.features, site.labels))
+    expected = FlatModel(whole)
+    expected.forward(expected.parameters, site.features)[1]((torch.sigmoid(whole(site.features)) - 1).detach() / 4)
+    torch.testing.assert_close(gradient, expected.gradient[3:] if frozen == "weight" else expected.gradient[:3])
+
+
+@pytest.mark.parametrize(
+    ("patterns", "norms", "frozen", "still"),
+    [
+        ("block1", False, {"block1.0.weight", "block1.0.bias", "block1.1.weight", "block1.1.bias"}, ["block1.1"]),
+        ("block*.0.*, classifier.4.bias", False, {"block1.0.weight", "block1.0.bias"}, []),
+        ("", True, {"block1.1.weight", "block1.1.bias"}, ["block1.1", "block2.1"]),
+        ("all-but-head", False, {"classifier.2.weight", "block2.1.bias"}, ["block1.1", "block2.1"]),
+        ("", False, set(), []),
+    ],
+)
+def test_frozen_norms_keep_their_statistics(patterns: str, norms: bool, frozen: set[str], still: list[str]) -> None:
+    module = build_model("table3-cnn", (1, 8, 8), seed=0)
+    before = {name: value.clone() for name, value in module.state_dict().items()}
+    freeze(module, patterns, norms=norms)
+    model = FlatModel(module)
+    assert frozen.isdisjoint(model.parameter_names)
+    assert "classifier.4.weight" in model.parameter_names
+    for step in range(2):
+        model.scores(data((1, 8, 8), 5, seed=step))
+        model.parameters.mul_(0.9)
+        model.predict(data((1, 8, 8), 2))
+    after = module.state_dict()
+    same = {name for name, value in before.items() if torch.equal(after[name], value)}
+    unmoved = {f"{norm}.running_{kind}" for norm in still for kind in ("mean", "var")}
+    assert frozen | unmoved <= same
+    assert {name for name in same if "running" in name} == unmoved
+
+
+@pytest.mark.parametrize(
+    ("name", "patterns", "norms", "message"),
+    [
+        ("mlp", "hidden, features.*", False, "frozen: got 'features.*', allowed: .* begin with hidden, output"),
+        ("mlp", "*", False, "frozen: got '*', allowed: patterns that leave a parameter to train"),
+        ("mlp", "", True, "batch-norm: got 'frozen' for a model without batch norm, allowed: 'averaged'"),
+    ],
+)
+def test_freeze_refuses_what_has_no_effect(name: str, patterns: str, norms: bool, message: str) -> None:
+    with refuses(ModelError, re.escape(message).replace(r"\ \.\*\ ", ".* ")):
+        freeze(build_model(name, (3,), seed=0), patterns, norms=norms)
 
 
 class Squashed(Linear):
@@ -427,16 +471,15 @@ class Tied(nn.Module):
         return scores.squeeze(1) * scale
 
 
-def test_tied_parameters_count_once_and_frozen_ones_have_no_gradient() -> None:
+def test_tied_parameters_count_once_and_frozen_ones_are_buffers() -> None:
     plain = Tied().double()
     model = FlatModel(copy.deepcopy(plain), dtype=torch.float64)
-    assert (model.dim, model.num_buffers) == (9 + 3 + 1, 0)
-    assert model.parameter_names == ("first.weight", "frozen.weight", "frozen.bias")
+    assert (model.dim, model.num_buffers, model.num_frozen, len(model.statistics)) == (9, 3 + 1, 3 + 1, 0)
+    assert model.parameter_names == ("first.weight",)
     features, weights = data((3,), 5, torch.float64), data((), 5, torch.float64, 1)
     (expected,) = torch.autograd.grad(weights @ plain(features), [plain.first.weight])
     gradient = model.vjp(model.scores(features), weights)
-    torch.testing.assert_close(gradient[:9], expected.flatten(), rtol=1e-10, atol=1e-12)
-    assert torch.count_nonzero(gradient[9:]) == 0
+    torch.testing.assert_close(gradient, expected.flatten(), rtol=1e-10, atol=1e-12)
 
     named = model.name_arrays(model.arrays())
     assert set(named) == set(plain.state_dict())

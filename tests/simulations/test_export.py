@@ -108,6 +108,8 @@ def scored(run: Run, rows: Any) -> Any:
         ("linear", (5,), "fedx2"),
         ("mlp", (5,), "coda"),  # its file has the scalars of a saddle too
         ("table3-cnn", (1, 8, 8), "local-sgd"),
+        pytest.param("densenet121", (1, 28, 28), "local-sgd", marks=pytest.mark.slow),
+        pytest.param("monai:resnet10", (2, 8, 8), "local-sgd", marks=pytest.mark.slow),
         ("tests.simulations.test_export:column", (2, 4), "local-sgd"),
     ],
 )
