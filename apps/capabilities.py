@@ -39,6 +39,10 @@ def check_needs(strategy: str, algorithm: Algorithm, training: TrainingSettings,
         ConfigError: The strategy does not support the value of a key.
     """
     needs, since = algorithm.traits, f"since strategy {strategy!r}"
+    total = training.num_server_rounds * training.local_steps
+    if training.lr_warmup >= total and not {"lr_warmup", "local_steps"} & {*needs.unread}:
+        allowed, hint = f"less than {total}, the local steps of the run", "lower lr-warmup, or raise num-server-rounds"
+        raise ConfigError("lr-warmup", got=str(training.lr_warmup), allowed=allowed, hint=hint)
     if needs.needs_all_clients and training.fraction_train < 1:
         key, got = "fraction-train", str(training.fraction_train)
         value, reason = "1.0", f"{since} {needs.needs_all_clients}"
@@ -49,8 +53,8 @@ def check_needs(strategy: str, algorithm: Algorithm, training: TrainingSettings,
         key = "clip-gradient" if training.clip_gradient else "weight-decay"
         got = str(training.clip_gradient or training.weight_decay)
         value, reason = "0", f"{since} does not support {key}; strategies that do: {_strategies_with('adjusts')}"
-    elif not _trait(algorithm, "has_adam") and training.local_optimizer == "adam":
-        key, got = "local-optimizer", "'adam'"
+    elif not _trait(algorithm, "has_adam") and training.has_adam:
+        key, got = "local-optimizer", repr(training.local_optimizer)
         value, reason = "'sgd'", f"{since} has its own steps; strategies with Adam: {_strategies_with('has_adam')}"
     elif training.dtype not in needs.number_types:
         key, got = "dtype", repr(training.dtype)
@@ -85,16 +89,21 @@ def check_sums(strategy: str, algorithm: Algorithm, training: TrainingSettings, 
     )
 
 
-def check_budget(strategy: str, algorithm: Algorithm, loss: str, privacy: PrivacySettings, family: Settings) -> None:
+def check_budget(
+    strategy: str, algorithm: Algorithm, loss: str, privacy: PrivacySettings, family: Settings, spec: DataSpec
+) -> None:
     """Check that sites send only noisy sums of single samples' gradients if ``privacy.epsilon`` is set.
 
     Raises:
-        ConfigError: With this strategy or this loss, sites send more.
+        ConfigError: With this strategy or this loss, sites send more; or rows have several labels.
     """
     if not privacy.epsilon or not algorithm.strategy.trains:  # a description has noise on its counts
         return
     taken = taken_of(algorithm)
-    if taken is None:
+    if spec.findings:
+        cause, allowed = "label-columns", "0 with several labels for each row"
+        hint = "set privacy.epsilon to 0, or train one label, of label-column"
+    elif taken is None:
         private = ", ".join(name for name, row in ALGORITHMS.items() if taken_of(row))
         allowed = f"0, since its clients send more than sums over samples; strategies with a budget: {private}"
         cause, hint = f"strategy {strategy!r}", "set privacy.epsilon to 0, or strategy to a strategy with a budget"
@@ -186,6 +195,12 @@ def check_outcome(strategy: str, algorithm: Algorithm, loss: str, spec: DataSpec
         hint = f"remove loss, or {remove}" if own else "set label-type to 'number'"
         hint = "set time-column" if not own and loss in TIME_LOSSES else hint
         raise ConfigError("loss", got=f"{loss!r} with {key} {kind}", allowed=f"{listed} with {key} {kind}", hint=hint)
+    if spec.findings and not algorithm.traits.findings:
+        able = ", ".join(name for name, row in ALGORITHMS.items() if row.traits.findings)
+        allowed = f"'', since this strategy trains a single label; strategies for several labels: {able}"
+        hint = "remove label-columns, or set strategy to a strategy for several labels"
+        got = f"{spec.label_columns!r} with strategy {strategy!r}"
+        raise ConfigError("label-columns", got=got, allowed=allowed, hint=hint)
     if spec.offset_column and not algorithm.traits.offsets:
         able = ", ".join(name for name, row in ALGORITHMS.items() if row.traits.offsets)
         allowed = f"'', since this strategy adds no offset to scores; strategies with offsets: {able}"

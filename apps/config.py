@@ -165,7 +165,7 @@ def parse_run_config(flat: Mapping[str, Scalar]) -> RunConfig:
     evaluation: EvaluationSettings = parts[EvaluationSettings]
     scored = spec.dataset not in UNLABELLED and ":" not in training.loss
     evaluation.check(run.strategy, training, spec, shares_model=algorithm.strategy.shares_model, scored=scored)
-    check_budget(run.strategy, algorithm, training.loss, tables[PRIVACY], family)
+    check_budget(run.strategy, algorithm, training.loss, tables[PRIVACY], family, spec)
     training = family.adapt_training(training)
     privacy = tables[PRIVACY] if algorithm.strategy.shares_model else PrivacySettings()
     if privacy.secure_sum:
@@ -244,7 +244,7 @@ def _without_auto(flat: Mapping[str, Scalar], row: Algorithm | None) -> dict[str
             values["dtype"] = row.traits.number_types[0]
         if row.traits.models and values["model"] not in row.traits.models:
             values["model"] = row.traits.models[0]
-        step = ADAM_STEP if flat.get("local-optimizer") == "adam" else row.traits.default_step
+        step = ADAM_STEP if flat.get("local-optimizer", "sgd") != "sgd" else row.traits.default_step
         values["learning-rate"] = min(step, largest_step(str(flat.get("model", "auto"))))
     return {key: value for key, value in values.items() if flat.get(key, "auto") == "auto"}
 

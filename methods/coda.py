@@ -29,6 +29,7 @@ import numpy as np
 from jaxtyping import Float, Float64
 from torch import Tensor
 
+from methods.adam import Point, adam_step
 from methods.local_sgd import finish
 from methods.method import Checks, ClientHalf, Method, Phase, Records, SampleGradients, Task, as_array, as_tensor
 from methods.minimax import (
@@ -73,11 +74,10 @@ class ClassScores(Payload):
     counts: IntArray = array(2, kind="int")
 
 
-@dataclass(frozen=True)
-class Carry:
+@dataclass(frozen=True, kw_only=True)
+class Carry(Point):
     """A client's state between two steps: z = (v, alpha), v_0, the signs of descent and ascent, and f_i."""
 
-    x: Float[Tensor, "*stack d"]
     reference: Float[Tensor, "*stack p"]
     signs: Float[Tensor, "*stack d"]
     f: Oracle
@@ -102,7 +102,8 @@ def draw_stage(task: CodaTask, down: object) -> Iterator[tuple[float, Indices]]:
 
 def start(x: Float[Tensor, "d"], down: CodaDown, memory: object, task: CodaTask) -> Carry:
     reference = x.clone() if down.reference is None else as_tensor(down.reference, x)
-    return Carry(x, reference[: task.f.primal_dim], fill_blocks(task.f, -1.0, 1.0), weigh(task, down))
+    signs, f = fill_blocks(task.f, -1.0, 1.0), weigh(task, down)
+    return Carry(x=x, reference=reference[: f.primal_dim], signs=signs, f=f)
 
 
 def compute_gradient(carry: Carry, rows: Indices, task: CodaTask) -> Float[Tensor, "*stack d"]:
@@ -123,8 +124,12 @@ def compute_gradient(carry: Carry, rows: Indices, task: CodaTask) -> Float[Tenso
 
 
 def step(carry: Carry, rows: Indices, eta: float, task: CodaTask) -> Carry:
-    """v <- (v - eta g_v + eta/gamma v_0) / (1 + eta/gamma), alpha <- alpha + eta g_alpha."""
-    carry.x.addcmul_(carry.signs, compute_gradient(carry, rows, task), value=eta)
+    """v <- (v - eta g_v + eta/gamma v_0) / (1 + eta/gamma), alpha <- alpha + eta g_alpha. Adam may scale g."""
+    gradient = compute_gradient(carry, rows, task)
+    if task.training.has_adam:
+        carry = adam_step(carry, gradient.mul_(carry.signs).neg_(), eta)
+    else:
+        carry.x.addcmul_(carry.signs, gradient, value=eta)
     if pull := eta * task.settings.proximal:
         v = carry.x[..., : carry.f.primal_dim]
         v.add_(carry.reference, alpha=pull).div_(1 + pull)
@@ -226,6 +231,7 @@ CODA = make_method(
     SampleGradients(),
     checks=Checks(sites=check_saddle, record=check_scores),
     choose=choose,
+    has_adam=True,
     table="coda",
     sends="down: the stage's reference point; up, between stages: class sums of scores",
     needs_all_clients="averages all clients in every round; the fedsgda strategies are made for a few clients a round",

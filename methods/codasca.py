@@ -36,7 +36,7 @@ class CodascaDown(CodaDown):
     control: FloatArray | None = array("d", optional=True)
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class Carry(coda.Carry):
     """CoDA's carry, and the old c_k, the correction c - c_k, and the sum of the gradients so far."""
 
@@ -85,6 +85,7 @@ CODASCA = replace(
     records=Records(down=CodascaDown, up=ControlChange, memory=ControlVariate, state=StageState),
     sends="control variates; down: the stage's reference point; up, between stages: class sums of scores",
     needs_all_clients="",
+    has_adam=False,
     joint_states=True,
     unread=(),
 )

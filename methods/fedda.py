@@ -56,7 +56,7 @@ def until(training: TrainingSettings, server_round: int) -> float:
         training: The settings.
         server_round: The round. 0: the sum is empty.
     """
-    if training.lr_decay == 1:
+    if training.has_constant_steps:
         return server_round * between(training, 1)
     return sum(between(training, number) for number in range(1, server_round + 1))
 

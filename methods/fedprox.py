@@ -50,8 +50,9 @@ def start(x: Float[Tensor, "d"], mu: float | None, memory: None, task: FedProxTa
 def step(carry: Carry, batch: Batch, eta: float, task: FedProxTask) -> Carry:
     """w <- w - eta (grad f_i(w) + mu (w - w_server)), or Adam's step with this gradient."""
     gradient = task.f.gradient(carry.x, batch)
-    if task.training.local_optimizer == "adam":
-        return adam_step(carry, gradient.add_(carry.x - carry.reference, alpha=carry.mu), eta)
+    if task.training.has_adam:
+        pulled = gradient.add_(carry.x - carry.reference, alpha=carry.mu)
+        return adam_step(carry, pulled, eta, task.f.adjust)
     if pull := eta * carry.mu:
         carry.x.lerp_(carry.reference, pull)
     carry.x.sub_(gradient, alpha=eta)
@@ -64,6 +65,7 @@ FEDPROX = Method(
     table="fedprox",
     losses=LOSSES,
     offsets=True,
+    findings=True,
     taken=SampleGradients(),
     adjusts=True,
     has_adam=True,

@@ -54,6 +54,7 @@ from methods.minimax import (
 )
 from methods.server import Ask, Exchanges, Plan, ServerHalf, Train
 from payloads.record import FloatArray, Payload, array
+from payloads.settings import SCHEDULE
 from problems.errors import InputError
 from problems.minimax import Oracle
 from problems.minimax.oracle import peek
@@ -277,7 +278,7 @@ def make_fedsgda(estimator: Estimator, sends: str) -> Method:
         table="fedsgda",
         sends=sends,
         own_steps=("fedsgda.primal-step", "fedsgda.dual-step"),
-        unread=("learning_rate", "lr_decay", "lr_decay_every", "lr_decay_at", "server_learning_rate"),
+        unread=("learning_rate", *SCHEDULE, "server_learning_rate"),
     )
 
 

@@ -77,7 +77,7 @@ INDEPENDENT = Purpose.INDEPENDENT_POSITIVES, Purpose.INDEPENDENT_PARTNERS
 # The client half.
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class Carry(pairwise.Carry):
     """The carry of `methods.pairwise`, and omega_1i and omega_2i, |S_2|, and the round's history of scores."""
 
@@ -259,6 +259,7 @@ FEDX1 = Method(
     FedXSettings,
     {SCORING: Phase(FedXPredictions, score)},
     adjusts=True,
+    has_adam=True,
     checks=Checks(check_linear, check_pairs, bound_history, check_predictions),
     choose=lambda method, settings, loss: with_histograms(method) if settings.pool == "histogram" else method,
     table="fedx",

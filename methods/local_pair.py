@@ -65,6 +65,7 @@ LOCAL_PAIR = Method(
     Records(down=Momentum, up=Momentum, memory=InnerEstimates, state=Momentum),
     FedXSettings,
     adjusts=True,
+    has_adam=True,
     checks=Checks(sites=check_pairs),
     table="fedx",
     losses=ALL_PAIRWISE,

@@ -20,8 +20,8 @@ def start(x: Float[Tensor, "d"], down: None, memory: None, task: Task[Any, Any])
 
 def step(carry: Point, batch: Batch, eta: float, task: SGDTask) -> Point:
     """w <- w - eta grad f_i(w), or Adam's step."""
-    if task.training.local_optimizer == "adam":
-        return adam_step(carry, task.f.gradient(carry.x, batch), eta)
+    if task.training.has_adam:
+        return adam_step(carry, task.f.gradient(carry.x, batch), eta, task.f.adjust)
     task.f.descend(carry.x, batch, eta)
     return carry
 
@@ -35,6 +35,7 @@ LOCAL_SGD = Method(
     ClientHalf(sample_objective, sample_batches, start, step, finish),
     losses=LOSSES,
     offsets=True,
+    findings=True,
     taken=SampleGradients(),
     adjusts=True,
     has_adam=True,

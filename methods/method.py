@@ -171,6 +171,7 @@ class Traits:
         losses: The losses that it can minimise.
         loss: The meaning of ``loss = "auto"`` for labels that are classes.
         offsets: Whether the method adds ``offset-column`` to the scores.
+        findings: Whether the method trains several binary labels, of ``label-columns``.
         sends: A description of all data sent with the model.
         default_step: The meaning of ``learning-rate = "auto"``.
         own_steps: The method's own keys of step sizes.
@@ -197,6 +198,7 @@ class Traits:
     losses: tuple[str, ...] = (CROSS_ENTROPY,)
     loss: str = CROSS_ENTROPY
     offsets: bool = False
+    findings: bool = False
     sends: str = "nothing"
     default_step: float = 0.3
     own_steps: tuple[str, ...] = ()

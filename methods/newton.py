@@ -41,7 +41,7 @@ from methods.server import Ask, Exchanges, Plan, Replies, ServerHalf, Train
 from methods.solving import SingularError, solve
 from payloads.limbs import LIMBS
 from payloads.record import PayloadError
-from payloads.settings import TrainingSettings
+from payloads.settings import SCHEDULE, TrainingSettings
 from problems.errors import InputError
 from problems.objectives.regression import REGRESSIONS
 
@@ -265,9 +265,7 @@ NEWTON = Method(
     sends="sums over rows: score, information, deviance; at the end sums of squares and the site's own estimate",
     unread=(
         "learning_rate",
-        "lr_decay",
-        "lr_decay_every",
-        "lr_decay_at",
+        *SCHEDULE,
         "local_steps",
         "batch_size",
         "client_weights",

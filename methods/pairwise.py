@@ -27,6 +27,7 @@ import torch
 from jaxtyping import Float, Float64, Int64
 from torch import Tensor
 
+from methods.adam import Point, adam_step
 from methods.adjustment import Adjustment
 from methods.fedx_settings import FedXSettings as FedXSettings
 from methods.method import Task, as_array, as_tensor, momentum_step
@@ -60,17 +61,15 @@ class InnerEstimates(Payload):
     observed: BoolArray = array("n", kind="bool")
 
 
-@dataclass(frozen=True)
-class Carry:
-    """A client's state between two steps. A stack of clients concatenates its tables of u.
+@dataclass(frozen=True, kw_only=True)
+class Carry(Point):
+    """A client's state between two steps, with w. A stack of clients concatenates its tables of u.
 
     Attributes:
-        x: w.
         u: u of the site's positives, NaN if not yet observed. None: u is not tracked.
-        momentum: G. None before the first step of a run, or if u is not tracked.
+        momentum: G. None before the first step of a run, if u is not tracked, or with Adam.
     """
 
-    x: Float[Tensor, "*stack d"]
     u: Float64[Tensor, "positives k"] | None
     momentum: Float[Tensor, "*stack d"] | None
 
@@ -175,13 +174,13 @@ def start(x: Float[Tensor, "d"], down: Any, memory: InnerEstimates | None, task:
         PayloadError: The memory belongs to other positives, or to another loss.
     """
     if not task.f.tracked:
-        return Carry(x, None, None)
+        return Carry(x=x, u=None, momentum=None)
     u = np.full((len(task.f.positives), task.f.objective.inner_dim), np.nan)
     if memory is not None:
         memory.check({"n": u.shape[0], "k": u.shape[1]})
         u[memory.observed] = memory.u[memory.observed]
     momentum = None if down is None or down.momentum is None else as_tensor(down.momentum, x)
-    return Carry(x, torch.from_numpy(u).to(task.site.labels.device), momentum)
+    return Carry(x=x, u=torch.from_numpy(u).to(task.site.labels.device), momentum=momentum)
 
 
 def finish(carry: Carry, task: PairwiseTask) -> tuple[Float[Tensor, "d"], Momentum, InnerEstimates | None]:
@@ -263,16 +262,20 @@ def descend(
 ) -> C:
     """Take the step w <- w - eta G. G is the gradient or, if u is tracked, G <- (1 - beta) G + beta gradient.
 
+    With Adam, the step is Adam's on the gradient: its first moment replaces G, and is not sent.
+
     Args:
-        carry: The step's carry; its w and G are changed in place.
+        carry: The step's carry; its w, G and moments are changed in place.
         pull: The map from slopes of the batch's scores to a gradient in the weights, see `PairwiseRisk.forward`.
         slopes: The derivatives of the risk in the scores of the batch's positives and partners.
         eta: The step size.
-        task: The client's task; provides beta.
+        task: The client's task; provides beta and the optimizer.
 
     Returns:
         The carry of the next step.
     """
+    if task.training.has_adam:
+        return adam_step(carry, pull(*slopes), eta, task.f.adjust)
     if carry.u is None:
         pull(*slopes, into=carry.x, alpha=-eta)
         return carry

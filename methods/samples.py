@@ -3,6 +3,7 @@
 from collections.abc import Callable, Iterator
 from typing import Any
 
+import torch
 from jaxtyping import Float
 from torch import Tensor
 
@@ -117,11 +118,35 @@ class HazardObjective(SampleObjective):
         return slopes.sum(-1), *slopes.unbind(-1)
 
 
+class FindingsObjective(SampleObjective):
+    """f_i(w): the mean over l findings of the mean loss over the rows of all sites in which the finding is known.
+
+    This is the mean of the f_i over the sites, with each site's rows as its weight: a finding's term of f_i is the sum
+    over the site's known rows, divided by all rows of the site and by the finding's share of known rows at all sites.
+    """
+
+    def __init__(self, model: FlatModel, site: Site, loss: str, training: TrainingSettings, settings: Settings) -> None:
+        super().__init__(model, site, loss, training, settings)
+        assert site.findings is not None
+        shares = torch.tensor(site.findings.shares, dtype=model.dtype, device=model.device)
+        self.weights = 1 / (len(shares) * shares)
+
+    def _slopes(
+        self, scores: Float[Tensor, "*stack b l"], batch: Batch, slope: Slope | None = None
+    ) -> Float[Tensor, "*stack b l"]:
+        findings = batch[1]
+        assert self.loss is not None
+        slopes = self.loss.slope(scores, findings).mul_(findings >= 0)
+        return slopes.mul_(self.weights / (findings.shape[-2] or 1))
+
+
 def sample_objective(
     model: FlatModel, site: Site, loss: str, training: TrainingSettings, settings: Settings
 ) -> SampleObjective:
     """Return f_i, whose loss may have further variables besides the weights."""
-    kind = HazardObjective if loss == HAZARD else SampleObjective
+    kind = SampleObjective if site.findings is None else FindingsObjective
+    if loss == HAZARD:
+        kind = HazardObjective
     return kind(model, site, loss, training, settings)
 
 

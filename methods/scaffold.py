@@ -157,6 +157,7 @@ SCAFFOLD = Method(
     Records(down=ControlVariate, up=ControlChange, memory=ControlVariate, state=ControlVariate),
     losses=LOSSES,
     offsets=True,
+    findings=True,
     taken=SampleGradients(),
     adjusts=True,
     sends="control variates",

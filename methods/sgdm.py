@@ -123,6 +123,7 @@ LOCAL_SGDM = Method(
     SGDMSettings,
     losses=LOSSES,
     offsets=True,
+    findings=True,
     taken=SampleGradients(),
     adjusts=True,
     checks=Checks(sites=check_ratio),
@@ -136,5 +137,6 @@ LOCAL_SGDM_RATIO = replace(
     losses=(RATIO_LOSS,),
     loss=RATIO_LOSS,
     offsets=False,
+    findings=False,
     sends="momentum; class counts of all sites together",
 )

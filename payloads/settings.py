@@ -13,6 +13,8 @@ from pydantic import BaseModel, ConfigDict, Field, field_validator
 from pydantic.fields import FieldInfo
 
 MEAN, TRIMMED_MEAN, MEDIAN, NORM_BOUND = AGGREGATIONS = ("mean", "trimmed-mean", "median", "norm-bound")
+SCHEDULE = ("lr_decay", "lr_decay_every", "lr_decay_at", "lr_warmup", "lr_cosine")
+"""The settings that change the step size in the course of a run."""
 
 
 @cache
@@ -168,11 +170,12 @@ class TrainingSettings(Settings):
     clip_gradient: float = setting(
         "The maximum length of a local step's gradient. Longer gradients are shortened to it. 0: no limit.", 0.0, ge=0
     )
-    local_optimizer: Literal["sgd", "adam"] = setting(
-        "The optimizer of the local steps. adam restarts in each round; only for local-sgd and fedprox.", "sgd"
+    local_optimizer: Literal["sgd", "adam", "adamw"] = setting(
+        "The optimizer of the local steps. [adam and adamw](configuration.md#local-training) restart in each round.",
+        "sgd",
     )
     weight_decay: float = setting(
-        "The factor of the weights that a local step adds to the clipped gradient.", 0.0, ge=0
+        "The factor of the weights that a local step adds to the clipped gradient, or adamw to its step.", 0.0, ge=0
     )
     lr_decay: float = setting("The factor of each drop of the learning rate.", 1.0, gt=0, le=1)
     lr_decay_every: int = setting(
@@ -180,6 +183,12 @@ class TrainingSettings(Settings):
     )
     lr_decay_at: str = setting(
         "Further drops, at these fractions of the run.", "", "numbers in (0, 1) separated by commas, or empty"
+    )
+    lr_warmup: int = setting(
+        "The local steps in which the learning rate rises from near 0 to its full value. 0: no rise.", 0, ge=0
+    )
+    lr_cosine: bool = setting(
+        "Whether the learning rate falls along a cosine, from the end of lr-warmup to 0 at the end of the run.", False
     )
     fraction_train: float = setting("The fraction of the clients that a round samples.", 1.0, gt=0, le=1)
     min_train_nodes: int | float = setting(
@@ -236,7 +245,17 @@ class TrainingSettings(Settings):
 
     @property
     def fixes_rounds(self) -> bool:
-        return self.lr_decay_at != ""
+        return self.lr_decay_at != "" or self.lr_cosine
+
+    @property
+    def has_adam(self) -> bool:
+        """Whether local steps are Adam's or AdamW's."""
+        return self.local_optimizer != "sgd"
+
+    @property
+    def has_constant_steps(self) -> bool:
+        """Whether all local steps of the run have the same step size."""
+        return self.lr_decay == 1 and not self.lr_warmup and not self.lr_cosine
 
     @property
     def by_examples(self) -> bool:
@@ -283,13 +302,16 @@ class TrainingSettings(Settings):
         Args:
             iteration: The step's number ``(round - 1) * local_steps + step``, counted from 0 over the run.
         """
-        if self.lr_decay == 1:
+        if self.has_constant_steps:
             return self.learning_rate
         drops = iteration // self.lr_decay_every if self.lr_decay_every else 0
         total = self.num_server_rounds * self.local_steps
         # 0.28 of 800 is a bit more than 224 in floating point
         drops += sum(iteration >= round(fraction * total, 9) for fraction in _numbers(self.lr_decay_at))
-        return self.learning_rate * self.lr_decay**drops
+        rate, risen = self.learning_rate * self.lr_decay**drops, iteration - self.lr_warmup
+        if risen < 0:
+            return rate * (iteration + 1) / self.lr_warmup
+        return rate * (1 + math.cos(math.pi * risen / (total - self.lr_warmup))) / 2 if self.lr_cosine else rate
 
 
 def _numbers(text: str) -> list[float]:

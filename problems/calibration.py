@@ -59,7 +59,7 @@ class Platt:
             return cls(0.0, float(np.log(ones.sum() / zeros.sum())))
         return cls(slope, float(model.intercept_[0]) - slope * centre)
 
-    def __call__(self, scores: ArrayLike) -> Float64[np.ndarray, "n"]:
+    def __call__(self, scores: ArrayLike) -> Float64[np.ndarray, "*shape"]:
         """Return the probabilities of (n,) scores."""
         return sigmoid(self.slope * np.asarray(scores, np.float64) + self.intercept)
 
@@ -106,7 +106,7 @@ class Isotonic:
         knots = np.bincount(steps, weights=weights * scores) / size
         return cls(tuple(knots.tolist()), tuple(np.unique(values).tolist()))
 
-    def __call__(self, scores: ArrayLike) -> Float64[np.ndarray, "n"]:
+    def __call__(self, scores: ArrayLike) -> Float64[np.ndarray, "*shape"]:
         """Return the probabilities of (n,) scores."""
         return np.interp(np.asarray(scores, np.float64), self.scores, self.probabilities)
 

@@ -10,6 +10,7 @@ import torch
 from jaxtyping import Float, Int64, Real
 from torch import Tensor
 
+from problems.data.findings import Findings
 from problems.data.mapped import allocate
 from problems.data.samples import Samples
 from problems.data.times import Periods
@@ -38,6 +39,7 @@ class Site:
         numeric: Whether the labels are numbers.
         names: The names of the features of a site's own table; () if they are unknown.
         periods: The intervals in which the rows are observed. None: rows have no times.
+        findings: The rows' findings; see `problems.data.Samples`. None: each row has one label.
 
     Example:
         >>> site = Site.from_arrays(0, np.zeros((3, 2)), np.array([0, 1, 0]))
@@ -59,6 +61,7 @@ class Site:
     numeric: bool = False
     names: tuple[str, ...] = ()
     periods: Periods | None = None
+    findings: Findings | None = None
     _samplers: dict[Purpose, tuple[Indices, int, int, EpochSampler]] = field(
         default_factory=dict, init=False, repr=False
     )
@@ -107,7 +110,7 @@ class Site:
         arrays = samples.features, samples.labels
         offsets, numeric = samples.offsets, samples.numeric
         site = cls.from_arrays(partition_id, *arrays, dtype=dtype, device=device, offsets=offsets, numeric=numeric)
-        return site if samples.periods is None else replace(site, periods=samples.periods)
+        return replace(site, periods=samples.periods, findings=samples.findings)
 
     def __len__(self) -> int:
         return self.labels.shape[0]
@@ -159,8 +162,10 @@ class Site:
         return self.features.index_select(0, on_device(indices, self.labels.device))
 
     @cached_property
-    def outcomes(self) -> Float[Tensor, "n"]:
-        """The labels; of rows with times, the codes of `problems.objectives.hazard.encode`."""
+    def outcomes(self) -> Float[Tensor, "n *findings"]:
+        """The labels; of rows with times, the codes of `problems.objectives.hazard.encode`; or the findings (n, l)."""
+        if self.findings is not None:
+            return torch.tensor(self.findings.values, dtype=self.labels.dtype, device=self.labels.device)
         return self.labels if self.periods is None else encode(self.labels, self.periods)
 
     @property

@@ -15,7 +15,7 @@ from problems.binned_scores import centres, floors
 NOWHERE = -1
 
 
-def sigmoid(scores: Float64[np.ndarray, "bins"]) -> Float64[np.ndarray, "bins"]:
+def sigmoid(scores: Float64[np.ndarray, "*shape"]) -> Float64[np.ndarray, "*shape"]:
     """Return the probabilities for which the scores are the logits."""
     probabilities: np.ndarray = expit(scores)
     return probabilities

@@ -13,6 +13,7 @@ import torch
 from numpy.typing import NDArray
 
 from apps.evaluation.bounded import score_in, slope_of
+from apps.evaluation.findings import FindingsEvaluator
 from apps.evaluation.networks import AddErrors, NetworkEvaluator, SumEvaluator, format_of
 from apps.evaluation.site_times import CountTimes, SiteTimeEvaluator
 from apps.evaluation.times import TimeEvaluator
@@ -203,6 +204,23 @@ class ProblemEvaluator(Evaluator):
         return {"x": arrays[0][: self.oracle.primal_dim], "y": arrays[0][self.oracle.primal_dim :]}
 
 
+def evaluate_rows(config: RunConfig, model: FlatModel, data: FederatedData, rows: Samples) -> NetworkEvaluator:
+    """Return the evaluator of a network on rows, whatever their labels.
+
+    Args:
+        config: The run config.
+        model: The network.
+        data: The run's data.
+        rows: The rows.
+    """
+    if rows.findings is not None:
+        return FindingsEvaluator(config, model, rows)
+    if rows.periods is not None:
+        assert data.columns is not None
+        return TimeEvaluator(config, model, rows, data.columns)
+    return ModelEvaluator(config, model, rows)
+
+
 class RowEvaluation:
     """Evaluation of runs whose clients have rows: by a network's scores of test rows, or a minimax problem's value."""
 
@@ -241,9 +259,8 @@ class RowEvaluation:
         if resources.is_problem(config):
             return ProblemEvaluator(config, data.train if config.training.loss == SYNTHETIC_PL else rows)
         model = resources.new_model(config, data.input_shape)
-        if rows.periods is not None:
-            assert data.columns is not None
-            return TimeEvaluator(config, model, rows, data.columns)
+        if rows.periods is not None or rows.findings is not None:
+            return evaluate_rows(config, model, data, rows)
         return self.of_model(config, model, data, rows)
 
     def of_sites(

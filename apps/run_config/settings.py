@@ -191,6 +191,9 @@ class EvaluationSettings(Settings):
             if needs_scores and spec.has_numbers:
                 allowed = f"{none}, since with label-type 'number' rows have no classes"
                 raise ConfigError(key, got=repr(value), allowed=allowed, hint=f"remove {key}")
+            if needs_scores and spec.findings:
+                allowed = f"{none}, since these figures are of a single label"
+                raise ConfigError(key, got=repr(value), allowed=allowed, hint=f"remove {key}, or label-columns")
             if needs_scores and spec.has_times:
                 allowed = f"{none}, since these figures ignore the times to an event"
                 raise ConfigError(key, got=repr(value), allowed=allowed, hint=f"remove {key}")

@@ -138,8 +138,8 @@ def skeleton(config: RunConfig, input_shape: tuple[int, ...], role: str = "") ->
             itself.
     """
     training = config.training
-    further = training.loss in SADDLES, _count_baselines(config)
     run = config.run
+    further = training.loss in SADDLES, _count_baselines(config), len(config.data.findings)
     key = (run.model, run.frozen, run.batch_norm, further, input_shape, training.dtype, device_of(training), role)
     cache: dict[object, FlatModel] = _skeletons.__dict__.setdefault("models", {})
     if key not in cache:
@@ -166,13 +166,14 @@ def new_model(config: RunConfig, input_shape: tuple[int, ...]) -> FlatModel:
     """
     training = config.training
     with _generator_lock:  # drawing the weights forks the generators, which a training client may be using
-        module = build_model(config.run.model, input_shape, training.seed)
+        outputs = max(len(config.data.findings), 1)
+        module = build_model(config.run.model, input_shape, training.seed, outputs)
     freeze(module, config.run.frozen, norms=config.run.batch_norm == "frozen")
     if training.loss in SADDLES:
         module = SaddleNetwork(module)
     elif baselines := _count_baselines(config):
         module = HazardNetwork(module, baselines, START)
-    model = FlatModel(module, dtype=dtype_of(training), device=device_of(training))
+    model = FlatModel(module, dtype=dtype_of(training), device=device_of(training), outputs=outputs)
     if config.privacy.epsilon:
         model.check_records()
     return model

@@ -24,6 +24,7 @@ from problems.data.samples import (
     check_finite,
     positive_classes,
     take_float32,
+    with_findings,
 )
 from problems.data.spec import OWN, SPARSE_LOGISTIC, UNLABELLED, DataError, DataSpec, in_data_set
 from problems.data.splits import split_rows
@@ -171,16 +172,20 @@ def load_rows(spec: DataSpec, num_clients: int, raw: Raw | None = None) -> Feder
         return _without_labels(spec, num_clients)
     if spec.dataset == SPARSE_LOGISTIC:
         return _sparse_logistic(spec, num_clients)
-    source = read(spec)
-    marked = np.zeros(0, dtype=bool)
-    if source.numbers is None:
+    source = with_findings(read(spec), spec)
+    marked = np.zeros(len(source.classes), dtype=bool)
+    if source.has_classes:
         marked = positive_classes(source.classes, spec.positive_label or DEFAULT_POSITIVE.get(spec.dataset, ""))
         labels = marked[source.codes].astype(np.int8)
         check_both_classes(labels, "the data set", source.classes)
     else:
-        labels = np.zeros(len(source), dtype=np.int8)  # rows with numbers are divided like rows of a single class
+        labels = np.zeros(len(source), dtype=np.int8)  # the rows are divided like rows of a single class
     rows_of = split_rows(spec, source, labels)
-    train_rows = rows_of.train
+    train_rows, findings = rows_of.train, source.findings
+    if findings is not None:
+        for what, some in (("training", train_rows), ("validation", rows_of.validation), ("test", rows_of.test)):
+            if some is not None:
+                findings.check(some, f"the {what} rows")
 
     def check(encoded: Any) -> None:
         warn_of_rows(encoded, labels, source.codes, train_rows, source.sites)
@@ -213,6 +218,7 @@ def load_rows(spec: DataSpec, num_clients: int, raw: Raw | None = None) -> Feder
     if spec.imbalance and not all(train_labels[part].any() for part in parts):
         _refuse_lost_positives(spec, (train_labels, parts), spread(train_rows))
     order = np.concatenate(parts)
+    findings = None if findings is None else findings.with_shares_of(rows[order])
     grouping = ""
     if source.groups is not None:
         rows_by_purpose = {"to train on": train_rows, "to test on": rows_of.test}
@@ -232,6 +238,7 @@ def load_rows(spec: DataSpec, num_clients: int, raw: Raw | None = None) -> Feder
             offsets=None if offsets is None else offsets[indices],
             numeric=numbers is not None,
             periods=None if periods is None else periods[indices],
+            findings=None if findings is None else findings[indices],
         )
 
     train, test = rows[order], rows_of.test

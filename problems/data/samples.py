@@ -11,6 +11,7 @@ from numpy.typing import NDArray
 
 from problems.data.agreement import Encoded
 from problems.data.cells import as_text, is_number
+from problems.data.findings import Findings, make_findings
 from problems.data.mapped import allocate, slices
 from problems.data.preprocessing import Preprocessing
 from problems.data.spec import DataError, DataSpec
@@ -64,9 +65,18 @@ class Source:
     """The numbers of ``offset-column``; None without this column."""
     times: Times | None = None
     """The times of ``time-column``; None without this column."""
+    findings: Findings | None = None
+    """The findings of ``label-columns``. `classes` is then empty, and all `codes` are 0. None: rows have one label."""
+    matrix: Shaped[np.ndarray, "n findings"] | None = None
+    """The labels of an array with several labels for each row, of which `with_findings` makes `findings`."""
 
     def __len__(self) -> int:
         return len(self.codes)
+
+    @property
+    def has_classes(self) -> bool:
+        """Whether rows are divided by their class: not if labels are numbers, or if rows have several labels."""
+        return self.numbers is None and self.findings is None
 
     @property
     def site_keys(self) -> tuple[str, ...]:
@@ -133,7 +143,7 @@ def make_source(
     """Build a source from raw labels and features.
 
     Args:
-        labels: (n,) numbers or text.
+        labels: (n,) numbers or text, or (n, findings) numbers.
         features: The features (n, *shape), or a function that returns them: see `Source.encode`.
         train_count: See `Source`.
         sites: See `Source`.
@@ -142,14 +152,40 @@ def make_source(
     Raises:
         DataError: A label is missing, or features and labels differ in number.
     """
-    check_spellings(np.asarray(labels))
-    classes, codes = label_classes(np.asarray(labels))
+    matrix, labels = None, np.asarray(labels)
+    if labels.ndim == 2:
+        matrix, labels = labels, np.zeros(len(labels), dtype=np.int8)
+    check_spellings(labels)
+    classes, codes = label_classes(labels)
     if callable(features):
         return Source(classes, codes, features, train_count, sites, pixel_max=pixel_max)
     if len(features) != len(codes):
         got = f"{len(features):,} rows of features but {len(codes):,} labels"
         raise DataError("features", got=got, allowed="exactly one label per row", hint="provide one label for each row")
-    return Source(classes, codes, lambda train_rows: features, train_count, sites, pixel_max=pixel_max)
+    return Source(classes, codes, lambda train_rows: features, train_count, sites, pixel_max=pixel_max, matrix=matrix)
+
+
+def with_findings(source: Source, spec: DataSpec) -> Source:
+    """Return a source whose labels have the number of columns that the run config names.
+
+    Args:
+        source: The rows. A reader of tables has already made their `findings`.
+        spec: The options, with ``label-columns``.
+
+    Raises:
+        DataError: ``label-columns`` is set for rows with one label, or is not set for rows with several labels.
+    """
+    if source.matrix is not None and spec.findings:
+        findings = make_findings(source.matrix, spec.findings, spec)
+        return replace(finding_source(findings, source.encode, source.train_count), pixel_max=source.pixel_max)
+    if source.matrix is not None:
+        got = f"{source.matrix.shape[1]} labels for each row"
+        hint = "set label-columns to their names"
+        raise DataError("labels", got=got, allowed="a single label for each row without label-columns", hint=hint)
+    if spec.findings and source.findings is None:
+        allowed = f"labels of shape (n, {len(spec.findings)})"
+        raise DataError("labels", got="one label for each row", allowed=allowed, hint="remove label-columns")
+    return source
 
 
 def number_source(
@@ -164,6 +200,21 @@ def number_source(
         sites: See `Source`.
     """
     return Source((), np.zeros(len(numbers), dtype=np.int64), encode, train_count, sites, numbers=numbers)
+
+
+def finding_source(
+    findings: Findings, encode: Encoder, train_count: int | None, sites: Int64[np.ndarray, "n"] | None = None
+) -> Source:
+    """Build a source whose rows have several binary labels.
+
+    Args:
+        findings: The findings.
+        encode: See `Source`.
+        train_count: See `Source`.
+        sites: See `Source`.
+    """
+    codes = np.zeros(len(findings), dtype=np.int64)
+    return Source((), codes, encode, train_count, sites, findings=findings)
 
 
 def label_classes(labels: NDArray[Any], what: str = "labels") -> tuple[tuple[str, ...], Int64[np.ndarray, "n"]]:
@@ -278,6 +329,7 @@ class Samples:
         offsets: The number that is added to each row's score (n,), in float64. None: no offsets.
         numeric: Whether the labels are numbers, in float64. All rows then count as `negatives`.
         periods: The intervals in which the rows are observed. None: rows have no times.
+        findings: The rows' findings. All `labels` are then 0. None: each row has one label.
 
     Raises:
         ValueError: The lengths differ, or a label is neither 0 nor 1, or a number is not finite.
@@ -290,6 +342,7 @@ class Samples:
     offsets: NDArray[np.float64] | None = None
     numeric: bool = False
     periods: Periods | None = None
+    findings: Findings | None = None
 
     def __post_init__(self) -> None:
         dtype = np.float64 if self.features.dtype == np.float64 else np.float32
@@ -334,7 +387,9 @@ class Samples:
         """Return consecutive samples, without a copy and without sites."""
         offsets = None if self.offsets is None else self.offsets[rows]
         periods = None if self.periods is None else self.periods[rows]
-        return Samples(self.features[rows], self.labels[rows], offsets=offsets, numeric=self.numeric, periods=periods)
+        findings = None if self.findings is None else self.findings[rows]
+        samples = Samples(self.features[rows], self.labels[rows], offsets=offsets, numeric=self.numeric)
+        return replace(samples, periods=periods, findings=findings)
 
 
 def as_float32(features: Shaped[np.ndarray, "n *shape"]) -> Float32[np.ndarray, "n *shape"]:

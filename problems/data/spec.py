@@ -68,6 +68,8 @@ MISSING: dict[str, str] = {
     "median": "numbers: filled with the median over all training rows",
     "indicator": "as mean; in addition, a 0/1 feature marks the missing cells of each column that has any",
 }
+# The meaning of a finding's cell -1, by the value of `uncertain`.
+UNCERTAIN: dict[str, float] = {"ignore": float("nan"), "zero": 0.0, "one": 1.0}
 SCALES: dict[str, str] = {
     "auto": "quantile for numbers with long tails, standard for the others",
     "standard": "mean 0 and variance 1",
@@ -293,6 +295,13 @@ class DataSpec:
         "a label, comma-separated labels, first-half, or empty",
     )
     label_column: str = _key("", "The label column of a table. Empty: label.", "a column's name, or empty")
+    label_columns: str = _key(
+        "",
+        "The columns of several [binary labels](findings.md) of a table, or their names if an array has them. "
+        "Empty: one label.",
+        "comma-separated names, or empty",
+    )
+    uncertain: str = _key("ignore", "The meaning of -1 in label-columns: unknown, 0 or 1.", ", ".join(UNCERTAIN))
     label_type: str = _key(
         CLASS,
         "The type of a table's labels: classes, or [numbers](numeric-outcomes.md) for the losses squared and poisson.",
@@ -397,6 +406,11 @@ class DataSpec:
     def labels_in(self) -> str:
         """The name of the label column of a table."""
         return self.label_column or "label"
+
+    @property
+    def findings(self) -> tuple[str, ...]:
+        """The names of the [findings](findings.md), the binary labels in ``label-columns``; () with a single label."""
+        return parse_names("label-columns", self.label_columns)
 
     @property
     def has_numbers(self) -> bool:

@@ -144,17 +144,17 @@ def _hold_out(
 
 
 def _classes(source: Source) -> tuple[int, ...]:
-    """Return the classes of rows that must have rows on both sides of a split; rows with numbers are of class 0."""
-    return (0, 1) if source.numbers is None else (0,)
+    """Return the classes of rows that must have rows on both sides of a split; other rows are of class 0."""
+    return (0, 1) if source.has_classes else (0,)
 
 
 def _check_labels(labels: Int8[np.ndarray, "some"], what: str, source: Source) -> None:
-    """Check that both classes have rows; or, if labels are numbers, that there is a row.
+    """Check that both classes have rows; or, if rows have no classes, that there is a row.
 
     Raises:
         DataError: A class, or the whole set, has no row.
     """
-    if source.numbers is None:
+    if source.has_classes:
         check_both_classes(labels, what, source.classes)
     elif not len(labels):
         raise DataError(what, got="no row", allowed="at least one row", hint="add rows")

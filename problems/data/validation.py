@@ -31,6 +31,7 @@ from problems.data.spec import (
     SITED,
     TABLES,
     TIMED,
+    UNCERTAIN,
     UNLABELLED,
     DataError,
     DataSpec,
@@ -85,6 +86,7 @@ def validate(spec: DataSpec, *, from_site: bool = False) -> None:
     check_subgroups(spec)
     _check_outcome(spec)
     _check_times(spec)
+    _check_findings(spec)
     if spec.partition == OWN:
         _check_own(spec)
         return
@@ -170,6 +172,33 @@ def _check_times(spec: DataSpec) -> None:
     _require(spec, "label-type", spec.label_type == CLASS, f"{CLASS!r}, {since}", "remove label-type")
     for key, plain in (("imbalance", 0.0), ("label-noise", 0.0), ("offset-column", "")):
         _require(spec, key, _value(spec, key) == plain, f"{plain!r}, {since}", f"remove {key}")
+
+
+def _check_findings(spec: DataSpec) -> None:
+    """Check the keys of several binary labels."""
+    allowed, plain = ", ".join(UNCERTAIN), "'ignore' without label-columns"
+    _require(spec, "uncertain", spec.uncertain in UNCERTAIN, allowed)
+    if not spec.label_columns:
+        _require(spec, "uncertain", spec.uncertain == "ignore", plain, "set label-columns, or remove uncertain")
+        return
+    few = "two or more names; for a single label set label-column"
+    _require(spec, "label-columns", len(spec.findings) > 1, few, "set label-column")
+    kinds = f"'' with dataset {spec.dataset!r}; names with dataset {', '.join(TABLES)}, npz or '{LOADER_FORM}'"
+    able = spec.dataset in (*TABLES, "npz") or is_loader(spec.dataset)
+    _require(spec, "label-columns", able, kinds, "remove label-columns")
+    _require(spec, "label-columns", spec.partition != OWN, f"'' with partition {OWN!r}", "choose another partition")
+    features = {column.name for column in parse_columns(spec.feature_columns)}
+    used = {spec.site_column, spec.group_column, *features, *parse_names("drop-columns", spec.drop_columns)}
+    hint = "remove the column from the other key"
+    _require(spec, "label-columns", not used & {*spec.findings}, "columns that no other key names", hint)
+    since = "since label-columns names several labels"
+    partitions = f"{', '.join(NUMBER_PARTITIONS)}, {since}"
+    _require(spec, "partition", spec.partition in NUMBER_PARTITIONS, partitions)
+    plain_keys: dict[str, object] = dict.fromkeys(("label-column", "positive-label", "time-column"), "")
+    plain_keys |= dict.fromkeys(("offset-column", "subgroups"), "")
+    plain_keys |= {"label-type": CLASS, "imbalance": 0.0, "label-noise": 0.0}
+    for key, value in plain_keys.items():
+        _require(spec, key, _value(spec, key) == value, f"{value!r}, {since}", f"remove {key}, or label-columns")
 
 
 def _check_columns(spec: DataSpec) -> None:

@@ -44,9 +44,11 @@ class FlatModel:
     The object moves and casts the module, and sets train or eval mode, so do not use the module elsewhere.
 
     Args:
-        module: A map from features `(b, *shape)` to raw logits `(b,)`, from `problems.models.build_model`.
+        module: A map from features `(b, *shape)` to raw logits `(b,)`, or `(b, outputs)` with several outputs, from
+            `problems.models.build_model`.
         dtype: `torch.float32` or `torch.float64`.
         device: The device of the vectors.
+        outputs: The number of logits of a sample.
 
     Attributes:
         parameters, gradient: The flat vectors. Change them only in place, and not between `scores` and the `vjp` of
@@ -76,15 +78,20 @@ class FlatModel:
     statistics: Float[Tensor, "statistics"]
 
     def __init__(
-        self, module: nn.Module, *, dtype: torch.dtype = torch.float32, device: torch.device | str = "cpu"
+        self,
+        module: nn.Module,
+        *,
+        dtype: torch.dtype = torch.float32,
+        device: torch.device | str = "cpu",
+        outputs: int = 1,
     ) -> None:
         if dtype not in NUMPY_DTYPES:
             raise ValueError(f"dtype must be torch.float32 or torch.float64, got {dtype}")
         check_module(module)
         self.module = module.to(device=device, dtype=dtype)
-        self.dtype = dtype
+        self.dtype, self.outputs = dtype, outputs
         self.stochastic = any(_may_draw(child) for child in module.modules())
-        self.dense = dense_network(module)
+        self.dense = dense_network(module) if outputs == 1 else None
         persistent: dict[str, Tensor] = {
             name: value for name, value in module.state_dict(keep_vars=True).items() if isinstance(value, Tensor)
         }
@@ -176,7 +183,7 @@ class FlatModel:
 
     def scores(
         self, features: Float[Tensor, "b *shape"], weights: Float[Tensor, "d"] | None = None
-    ) -> Float[Tensor, "b"]:
+    ) -> Float[Tensor, "b *outputs"]:
         """Score features in train mode, with an autograd graph. Batch norm updates its running statistics.
 
         Args:
@@ -190,7 +197,7 @@ class FlatModel:
 
     def forward(
         self, weights: Float[Tensor, "d"], features: Float[Tensor, "b *shape"]
-    ) -> tuple[Float[Tensor, "b"], Pullback]:
+    ) -> tuple[Float[Tensor, "b *outputs"], Pullback]:
         """Score features in train mode under given weights, like `torch.func.vjp`.
 
         Args:
@@ -263,21 +270,22 @@ class FlatModel:
             hint = "choose linear, mlp or a network with group norm, or set batch-norm to frozen"
             raise ModelError("model", got=got, allowed=allowed, hint=hint)
 
-    def predict(self, features: Float[Tensor, "n *shape"]) -> Float[Tensor, "n"]:
+    def predict(self, features: Float[Tensor, "n *shape"]) -> Float[Tensor, "n *outputs"]:
         """Score features in eval mode, in batches and without a graph."""
         batch_size = _CPU_BATCH if self.device.type == "cpu" else _DEVICE_BATCH
         self._show(self.parameters)
         if self.module.training:
             self.module.eval()
         # created outside inference mode, so the caller can use the result in a graph
-        predictions = torch.empty(len(features), dtype=self.dtype, device=self.device)
+        shape = (len(features),) if self.outputs == 1 else (len(features), self.outputs)
+        predictions = torch.empty(shape, dtype=self.dtype, device=self.device)
         with torch.inference_mode():
             for start in range(0, len(features), batch_size):
                 batch = features[start : start + batch_size].to(self.device, self.dtype)
                 predictions[start : start + batch_size] = self.module(batch)
         return predictions
 
-    def vjp(self, scores: Float[Tensor, "b"], weights: Float[Tensor, "b"]) -> Float[Tensor, "d"]:
+    def vjp(self, scores: Float[Tensor, "b *outputs"], weights: Float[Tensor, "b *outputs"]) -> Float[Tensor, "d"]:
         """Return `sum_i weights_i * grad scores_i`.
 
         Args:

@@ -32,6 +32,11 @@ def channels_last(images: Float[Tensor, "b channels height width"]) -> Float[Ten
         return images
 
 
+def drop_column(scores: Float[Tensor, "b outputs"]) -> Float[Tensor, "b *outputs"]:
+    """Return scores (b,) if there is one output, else (b, outputs)."""
+    return scores.squeeze(1) if scores.shape[1] == 1 else scores
+
+
 class Linear(nn.Module):
     """A linear score `w . x + b` of the flattened features: prod(input_shape) weights and one bias."""
 
@@ -41,9 +46,9 @@ class Linear(nn.Module):
         super().__init__()
         self.output = nn.Linear(math.prod(input_shape), 1, bias=self.bias)
 
-    def forward(self, features: Float[Tensor, "b *shape"]) -> Float[Tensor, "b"]:
+    def forward(self, features: Float[Tensor, "b *shape"]) -> Float[Tensor, "b *outputs"]:
         scores: Tensor = self.output(features.flatten(1))  # (b, 1)
-        return scores.squeeze(1)
+        return drop_column(scores)
 
 
 class LinearNoIntercept(Linear):
@@ -64,10 +69,10 @@ class MLP(nn.Module):
         self.hidden = nn.Linear(math.prod(input_shape), HIDDEN_FEATURES)
         self.output = nn.Linear(HIDDEN_FEATURES, 1)
 
-    def forward(self, features: Float[Tensor, "b *shape"]) -> Float[Tensor, "b"]:
+    def forward(self, features: Float[Tensor, "b *shape"]) -> Float[Tensor, "b *outputs"]:
         hidden = torch.relu(self.hidden(features.flatten(1)))  # (b, 64)
         scores: Tensor = self.output(hidden)  # (b, 1)
-        return scores.squeeze(1)
+        return drop_column(scores)
 
 
 class Table3CNN(nn.Module):
@@ -96,10 +101,10 @@ class Table3CNN(nn.Module):
             nn.Linear(64 * rows * columns, 600), nn.ReLU(), nn.Linear(600, 120), nn.ReLU(), nn.Linear(120, 1)
         )
 
-    def forward(self, images: Float[Tensor, "b channels height width"]) -> Float[Tensor, "b"]:
+    def forward(self, images: Float[Tensor, "b channels height width"]) -> Float[Tensor, "b *outputs"]:
         features = self.block2(self.block1(channels_last(images)))  # (b, 64, rows, columns)
         scores: Tensor = self.classifier(features.flatten(1))  # (b, 1)
-        return scores.squeeze(1)
+        return drop_column(scores)
 
 
 class TutorialCNN(nn.Module):
@@ -119,9 +124,9 @@ class TutorialCNN(nn.Module):
         rows, columns = (((side - 2) // 2 - 2) // 2 - 2 for side in (height, width))
         self.classifier = nn.Sequential(nn.Linear(64 * rows * columns, 64), nn.ReLU(), nn.Linear(64, 1))
 
-    def forward(self, images: Float[Tensor, "b channels height width"]) -> Float[Tensor, "b"]:
+    def forward(self, images: Float[Tensor, "b channels height width"]) -> Float[Tensor, "b *outputs"]:
         scores: Tensor = self.classifier(self.features(channels_last(images)).flatten(1))  # (b, 1)
-        return scores.squeeze(1)
+        return drop_column(scores)
 
 
 class SaddleNetwork(nn.Module):
@@ -135,7 +140,7 @@ class SaddleNetwork(nn.Module):
         self.network = network
         self.saddle = nn.ParameterDict({name: nn.Parameter(torch.zeros(())) for name in ("a", "b", "dual")})
 
-    def forward(self, features: Float[Tensor, "b *shape"]) -> Float[Tensor, "b"]:
+    def forward(self, features: Float[Tensor, "b *shape"]) -> Float[Tensor, "b *outputs"]:
         scores: Tensor = self.network(features)
         return scores
 
@@ -156,7 +161,7 @@ class HazardNetwork(nn.Module):
         self.network = network
         self.hazard = nn.ParameterDict({"baseline": nn.Parameter(torch.full((intervals,), start))})
 
-    def forward(self, features: Float[Tensor, "b *shape"]) -> Float[Tensor, "b"]:
+    def forward(self, features: Float[Tensor, "b *shape"]) -> Float[Tensor, "b *outputs"]:
         scores: Tensor = self.network(features)
         return scores
 

@@ -16,7 +16,7 @@ from jaxtyping import Float
 from torch import Tensor, nn
 from torch.nn import functional
 
-from problems.models.networks import channels_last
+from problems.models.networks import channels_last, drop_column
 
 
 class ZeroPadShortcut(nn.Module):
@@ -84,11 +84,11 @@ class ResNet(nn.Module):
             if isinstance(module, nn.Conv2d):
                 nn.init.kaiming_normal_(module.weight, mode="fan_out", nonlinearity="relu")
 
-    def forward(self, images: Float[Tensor, "b channels height width"]) -> Float[Tensor, "b"]:
+    def forward(self, images: Float[Tensor, "b channels height width"]) -> Float[Tensor, "b *outputs"]:
         stem = torch.relu(self.norm(self.conv(channels_last(images))))
         features = self.stages(stem)  # (b, widths[-1], h, w)
         scores: Tensor = self.output(features.mean(dim=(2, 3)))  # (b, 1)
-        return scores.squeeze(1)
+        return drop_column(scores)
 
 
 def resnet20(input_shape: tuple[int, ...]) -> ResNet:

@@ -66,17 +66,19 @@ def largest_step(name: str) -> float:
     return DEEP_STEP if name.partition(":")[0] in LIBRARIES else math.inf
 
 
-def build_model(name: str, input_shape: tuple[int, ...], seed: int) -> nn.Module:
+def build_model(name: str, input_shape: tuple[int, ...], seed: int, outputs: int = 1) -> nn.Module:
     """Build a model in train mode, with weights that depend on the seed only.
 
     The factory runs on a fork of torch's CPU generator, so the global generators are not changed. Then forward passes
     on two samples and on one sample check the output, which must be `(2,)` and `(1,)`. If it is a column, `(2, 1)` and
-    `(1, 1)`, a forward hook drops the last axis.
+    `(1, 1)`, a forward hook drops the last axis. With several outputs it must be `(2, outputs)` and `(1, outputs)`.
 
     Args:
         name: A key of `MODELS`, a library's network such as `torchvision:resnet18`, or `package.module:factory`.
         input_shape: The shape of one sample, such as `(30,)` or `(3, 32, 32)`.
         seed: The run's seed, not negative.
+        outputs: The number of logits of a sample. If it is above 1, it replaces the single output of the last fully
+            connected layer.
 
     Raises:
         ModelError: The name is unknown, the factory cannot be imported, fails or returns no module, the model cannot
@@ -104,8 +106,22 @@ def build_model(name: str, input_shape: tuple[int, ...], seed: int) -> nn.Module
             raise _unfit(f"'{name}', which failed on input_shape {shape} ({first_line(error)})") from error
         if not isinstance(module, nn.Module):
             raise _unfit(f"'{name}', which returned {type(module).__name__}")
-        _check_scores(name, module, shape)
+        if outputs > 1:
+            _widen(module, outputs)
+        _check_scores(name, module, shape, outputs)
     return module
+
+
+def _widen(module: nn.Module, outputs: int) -> None:
+    """Replace the last fully connected layer by a layer with several outputs, if the last layer has one output."""
+    layers = [(name, layer) for name, layer in module.named_modules() if isinstance(layer, nn.Linear)]
+    if layers and layers[-1][1].out_features == 1:
+        path, last = layers[-1]
+        home, _, name = path.rpartition(".")
+        wide = nn.Linear(last.in_features, outputs, bias=last.bias is not None)
+        if not last.weight.any():  # the model's weights start at zero
+            nn.init.zeros_(wide.weight)
+        setattr(module.get_submodule(home), name, wide)
 
 
 def check_module(module: nn.Module) -> None:
@@ -149,8 +165,8 @@ def _import_factory(name: str) -> Build:
     return factory
 
 
-def _check_scores(name: str, module: nn.Module, input_shape: tuple[int, ...]) -> None:
-    """Check that a module returns one score per sample. If it returns a column, add a hook that drops the last axis."""
+def _check_scores(name: str, module: nn.Module, input_shape: tuple[int, ...], count: int) -> None:
+    """Check the number of scores per sample. If it is 1 and scores form a column, add a hook that drops the column."""
     before = {key: value.clone() for key, value in module.named_buffers() if not is_lazy(value)}
     weights = next(module.parameters(), torch.empty(0))
     generator = torch.Generator().manual_seed(0)
@@ -173,13 +189,14 @@ def _check_scores(name: str, module: nn.Module, input_shape: tuple[int, ...]) ->
         after = dict(module.named_buffers())
         for key, value in before.items():
             after[key].copy_(value)
-    is_column = all(shape == (batch, 1) for batch, shape in outputs)
+    is_column = count == 1 and all(shape == (batch, 1) for batch, shape in outputs)
     for batch, shape in outputs:
-        if shape != (batch,) and not is_column:
-            raise _unfit(
-                f"'{name}', which returned shape {shape} for an input of shape {(batch, *input_shape)}",
-                f"exactly one score per sample, ({batch},) or ({batch}, 1)",
-            )
+        if shape != ((batch,) if count == 1 else (batch, count)) and not is_column:
+            allowed = f"exactly one score per sample, ({batch},) or ({batch}, 1)"
+            if count > 1:
+                allowed = f"a score per sample and finding, ({batch}, {count})"
+            got = f"'{name}', which returned shape {shape} for an input of shape {(batch, *input_shape)}"
+            raise _unfit(got, allowed)
     if is_column:
         module.register_forward_hook(_drop_last_axis)
 

@@ -27,12 +27,18 @@ def check_baselines(config: RunConfig) -> None:
 
     Raises:
         ConfigError: The strategy trains no model, each site has some columns of all rows (vertical learning), the data
-            set has no test rows, or the run has numbers as labels or offsets.
+            set has no test rows, or the run has numbers as labels, several labels, or offsets.
     """
-    if config.data.has_numbers or config.data.offset_column:
+    if config.data.has_numbers or config.data.offset_column or config.data.findings:
         key = "label-type" if config.data.has_numbers else "offset-column"
+        key = "label-columns" if config.data.findings else key
         got, hint = f"a run with {key}", "remove --baselines"
-        raise ConfigError("--baselines", got=got, allowed="a run whose labels are classes, without offsets", hint=hint)
+        raise ConfigError(
+            "--baselines",
+            got=got,
+            allowed="a run with one label for each row, which is a class, without offsets",
+            hint=hint,
+        )
     if config.algorithm.sites.hold_columns:
         got = f"strategy {config.run.strategy!r}, whose parties have different columns"
         hint = "remove --baselines; `florilegium nonfederated` trains the reference of this strategy"

@@ -333,6 +333,7 @@ class Trainer:
             "num-server-rounds": training.num_server_rounds * factor if rounds is None else max(rounds, 1),
             "evaluate-every": training.evaluate_every * factor,
             "lr-decay-every": training.lr_decay_every * factor,
+            "lr-warmup": training.lr_warmup * factor,
         }
         if select:
             flat |= {"select-by": self.select_by, "patience": evaluation.patience, "validation-fraction": HELD_OUT}

@@ -14,15 +14,14 @@ from dataclasses import replace
 import numpy as np
 
 from apps.config import ConfigError, RunConfig
-from apps.evaluation.models import ModelEvaluator
-from apps.evaluation.networks import NetworkEvaluator
+from apps.evaluation.models import evaluate_rows
 from apps.evaluation.starting import starting_point
-from apps.evaluation.times import TimeEvaluator
 from apps.sites import resources
 from clients.base import Site
 from clients.scoring import LocalPairClient, LocalSGDClient
 from methods.pairwise import Momentum
 from problems.data import FederatedData
+from problems.data.findings import Findings
 from problems.data.mapped import concatenate
 from problems.data.times import Periods
 from problems.objectives.classification import CROSS_ENTROPY
@@ -75,16 +74,12 @@ def train_centralized(
     features = concatenate([samples.features for samples in sites])
     labels = np.concatenate([samples.labels for samples in sites])
     site = Site.from_arrays(0, features, labels, dtype=model.dtype, device=model.device)
-    site = replace(site, periods=Periods.join([samples.periods for samples in sites]))
+    periods, findings = ([getattr(samples, name) for samples in sites] for name in ("periods", "findings"))
+    site = replace(site, periods=Periods.join(periods), findings=Findings.join(findings))
     kind = LocalSGDClient if training.loss == CROSS_ENTROPY else LocalPairClient
     client = kind(site, model, training, config.family)
-    evaluator: NetworkEvaluator
-    tested, rows = resources.new_model(config, data.input_shape), data.evaluated
-    if rows.periods is None:
-        evaluator = ModelEvaluator(config, tested, rows)
-    else:
-        assert data.columns is not None
-        evaluator = TimeEvaluator(config, tested, rows, data.columns)
+    tested = resources.new_model(config, data.input_shape)
+    evaluator = evaluate_rows(config, tested, data, data.evaluated)
     arrays = starting_point(config, evaluator)
     history = [evaluator(arrays)]
     for server_round in range(1, training.num_server_rounds + 1):

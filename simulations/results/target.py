@@ -105,7 +105,8 @@ def is_scores(content: bytes, columns: Sequence[str], maps: Sequence[Map] = (IDE
 
     Args:
         content: The file's bytes, possibly compressed by gzip.
-        columns: The names, among them "score" or "risk_score", and after it the columns that follow from the score.
+        columns: The names, among them "score", "risk_score" or "score_NAME", and after it the columns that follow from
+            the score.
         maps: The maps from scores (n,) to probabilities or means (n,), or to survival (n, derived).
         derived: The number of columns that follow from the score.
     """
@@ -114,7 +115,9 @@ def is_scores(content: bytes, columns: Sequence[str], maps: Sequence[Map] = (IDE
         lines = csv.reader(io.StringIO(text, newline=""), strict=True)
         if next(lines, None) != list(columns):
             return False
-        start = next(place for place, name in enumerate(columns) if name in ("score", "risk_score"))
+        start = next(
+            place for place, name in enumerate(columns) if name in ("score", "risk_score") or name.startswith("score_")
+        )
         places = range(start, start + derived + 1)
         cells = [[float(line[place]) for place in places] for line in islice(lines, _ROWS)]
         found = np.array(cells).reshape(-1, derived + 1)

@@ -59,6 +59,9 @@ class AdditiveModel:
             allowed = "a linear model, since only its score is a sum over columns"
             hint = f"train with model='linear', for example with scale='bins'; {_PAGE}"
             raise ConfigError(command, got=f"a run with model {name!r}", allowed=allowed, hint=hint)
+        if model.findings:
+            allowed, hint = "a run with one label for each row", "train each label in a separate run"
+            raise ConfigError(command, got="a run with label-columns", allowed=allowed, hint=hint)
         if model.preprocessing is None:
             allowed = "a run on a table, whose columns have names"
             raise ConfigError(command, got="a run on arrays", allowed=allowed, hint="train on a csv or parquet file")

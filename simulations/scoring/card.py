@@ -47,6 +47,7 @@ def write_card(model: TrainedModel) -> str:
     }
     body = "\n\n".join(f"## {title}\n\n{text}" for title, text in sections.items() if text)
     task = "regression" if model.numeric else "survival-analysis" if model.timed else "binary-classification"
+    task = "multi-label-classification" if model.findings else task
     tags = ["federated-learning", task, model.config.run.strategy]
     front = "\n".join(["---", "library_name: florilegium", "tags:", *(f"- {tag}" for tag in tags), "---"])
     return f"{front}\n\n# Model Card for {model.record.name}\n\n{body}\n"
@@ -70,6 +71,8 @@ def _details(model: TrainedModel) -> str:
         predicts += (
             "" if model.baseline is None else ", and the probability of no event until each border of its intervals"
         )
+    if model.findings:
+        predicts = f"a score of each row for each of the findings {_quote(model.findings)}"
     return _items(
         {
             "What it predicts": predicts,
@@ -183,7 +186,7 @@ def _training(model: TrainedModel) -> str:
         data["Validation"] = f"{share} of the training rows"
     if counted := result.get("training_rows"):
         total = f"{sum(site['rows'] for site in counted):,}"
-        if not model.numeric:
+        if not (model.numeric or model.findings):
             kind = "with an event" if model.timed else "positive"
             total += f", {sum(site['positives'] for site in counted):,} of them {kind}"
         data["Rows trained on"] = f"{total}; as each site reported before round 1:"

@@ -49,7 +49,7 @@ def difference_from(model: TrainedModel, content: bytes, *, pixels: bool) -> flo
         if pixels:
             rows = rng.integers(256, size=shape).astype(np.uint8)
         features, fed = as_float32(rows), {FEATURES: rows}
-    network = FlatModel(copy.deepcopy(model.network.module), dtype=model.network.dtype)
+    network = FlatModel(copy.deepcopy(model.network.module), dtype=model.network.dtype, outputs=model.network.outputs)
     wanted = network.predict(torch.from_numpy(features)).numpy()
     if model.preprocessing is not None and (offset := model.preprocessing.offset_column):
         wanted = wanted + fed[input_names(model.preprocessing)[offset]][:, 0]
@@ -59,7 +59,7 @@ def difference_from(model: TrainedModel, content: bytes, *, pixels: bool) -> flo
         if model.baseline is not None:
             expected[SURVIVAL] = model.baseline.survive(wanted)
     else:
-        second = {MEAN: model.means(wanted)} if model.numeric else {PROBABILITY: model.probabilities(wanted)[:, 1]}
+        second = {MEAN: model.means(wanted)} if model.numeric else {PROBABILITY: model.calibration(wanted)}
         expected = {SCORE: wanted} | second
     pairs = zip(session.run(list(expected), fed), expected.values(), strict=True)
     return float(max((np.abs(got - exact) / np.maximum(1, np.abs(exact))).max() for got, exact in pairs))

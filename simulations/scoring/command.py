@@ -86,8 +86,9 @@ def predict(
     from simulations.scoring.thresholds import Threshold
 
     trained = load(run, model, allow_unseen=allow_unseen)
-    if threshold and (trained.numeric or trained.timed):
+    if threshold and (trained.numeric or trained.timed or trained.findings):
         kind = "rows of this run have times" if trained.timed else "the labels of this run are numbers"
+        kind = "rows of this run have several labels" if trained.findings else kind
         allowed, hint = f"'', since {kind}", "remove --threshold"
         raise ConfigError("--threshold", got=repr(threshold), allowed=allowed, hint=hint)
     chosen = Threshold.parse(threshold, trained) if threshold else None
@@ -115,6 +116,8 @@ def predict(
             notes.append("no survival, since the model estimates no baseline hazard")
         elif between := describe_times(baseline, at):
             notes.append(between)
+    if trained.findings:
+        content = "score and probability of each finding"
     if chosen is not None:
         notes.insert(0, f"predicted is 1 at or above {chosen.words}")
     content = "; ".join([content, *notes])

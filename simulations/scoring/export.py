@@ -158,7 +158,7 @@ class Scorer(nn.Module):
             if self.preprocessing.offset_column:
                 score = (score.double() + inputs[:, cells]).float()
             if self.preprocessing.missing == "error":  # a network may hide a NaN in its features, as ReLU does
-                score = torch.where(faulty, torch.nan, score)
+                score = torch.where(faulty if score.ndim == 1 else faulty[:, None], torch.nan, score)
         if self.calibration is None:
             return (score,) if self.baseline is None else (score, survive_all(score, self.baseline))
         if self.loss:
@@ -287,6 +287,8 @@ def _metadata(model: TrainedModel) -> dict[str, str]:
 
 def _labels(model: TrainedModel) -> dict[str, str]:
     """Return the metadata about labels."""
+    if model.findings:
+        return {"findings": json.dumps(model.findings)}
     if model.numeric:
         return {"label": model.label_column, "loss": model.config.training.loss}
     if not model.timed or model.preprocessing is None:

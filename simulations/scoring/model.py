@@ -84,6 +84,7 @@ class TrainedModel(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
 
     If the run's labels are numbers, it is a regressor: `predict` returns means, and `predict_proba` raises an error.
     If rows have times to an event, `predict` returns risk scores, and `predict_survival` probabilities.
+    If rows have several binary labels, the *findings* in ``label-columns``, all results have a column for each finding.
 
     If the run was trained on a table, rows are a pandas DataFrame with the raw columns. Otherwise rows are an array
     (n, \\*shape) of raw features, in which pixels are bytes or numbers in [0, 1]. `fit` raises an error.
@@ -94,7 +95,8 @@ class TrainedModel(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         allow_unseen: Whether to score rows even if the model has seen no value of some column in training.
 
     Attributes:
-        classes_: 0 and 1. Missing if the labels are numbers, or rows have times.
+        classes_: 0 and 1, or the names of the findings. Missing if the labels are numbers, or rows have times.
+        findings: The names of the findings; () if each row has one label.
         numeric: Whether the labels are numbers.
         timed: Whether rows have times to an event.
         record: The content of the run directory.
@@ -124,8 +126,9 @@ class TrainedModel(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         self.record: RunRecord = read_run(path)
         self.config = read_config(self.record)
         self.numeric, self.timed = self.config.data.has_numbers, self.config.data.has_times
+        self.findings = self.config.data.findings
         if not (self.numeric or self.timed):
-            self.classes_ = np.array([0, 1])
+            self.classes_ = np.array(self.findings or [0, 1])
         self.chosen, self.file = choose_file(path, model)
         self.sample_format = SampleFormat.from_json(self.record.result.get("samples"))
         self.preprocessing = read_preprocessing(path / "columns.json")
@@ -172,8 +175,8 @@ class TrainedModel(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
             table: The rows, see the class.
 
         Returns:
-            The (n,) logits, in the number type of the run. A larger score means a more likely positive, a larger mean
-            if labels are numbers, or an earlier event if rows have times.
+            The (n,) or (n, findings) logits, in the number type of the run. A larger score means a more likely
+            positive, a larger mean if labels are numbers, or an earlier event if rows have times.
 
         Raises:
             DataError: The rows do not have the form of the training rows. The message names the column.
@@ -188,7 +191,7 @@ class TrainedModel(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
             offsets: The output of `offsets`.
 
         Returns:
-            The (n,) logits, see `decision_function`.
+            The logits, see `decision_function`.
         """
         # a writable array, since PyTorch warns about read-only arrays
         writable = np.require(features, requirements=["C", "W"])
@@ -217,7 +220,7 @@ class TrainedModel(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
             table: The rows, see the class.
 
         Returns:
-            The (n, 2) probabilities of label 0 and label 1.
+            The (n, 2) probabilities of label 0 and label 1, or the (n, findings) probabilities of the findings.
 
         Raises:
             ConfigError: The labels are numbers, or rows have times.
@@ -228,12 +231,8 @@ class TrainedModel(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
             if self.timed:
                 got, hint = "a run whose rows have times", "use predict_survival"
             raise ConfigError("predict_proba", got=got, allowed="a run whose labels are classes", hint=hint)
-        return self.probabilities(self.decision_function(table))
-
-    def probabilities(self, scores: NDArray[Any]) -> NDArray[np.float64]:
-        """Return the probabilities (n, 2) of label 0 and of label 1 for scores (n,)."""
-        positive = self.calibration(scores)
-        return np.stack((1 - positive, positive), axis=1)
+        positive = self.calibration(self.decision_function(table))
+        return positive if self.findings else np.stack((1 - positive, positive), axis=1)
 
     def predict(self, table: pd.DataFrame | NDArray[Any]) -> NDArray[np.int64] | NDArray[np.float64]:
         """Return 1 for scores of at least `threshold`, else 0.
@@ -244,7 +243,7 @@ class TrainedModel(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
             table: The rows, see the class.
 
         Returns:
-            The (n,) labels 0 and 1, means, or risk scores.
+            The (n,) labels 0 and 1, means, or risk scores; or the (n, findings) findings 0 and 1.
 
         Raises:
             DataError: See `decision_function`.

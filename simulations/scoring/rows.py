@@ -16,10 +16,12 @@ from problems.calibration import IDENTITY
 from problems.data import DataError
 from problems.data.cells import without_markers
 from problems.data.dialect import Dialect
+from problems.data.findings import make_findings, read_findings
 from problems.data.formats.new_rows import NewRows, read_array_rows, read_table_rows
 from problems.data.formats.tables import read_columns
 from problems.data.outcomes import check_counts, read_numbers
 from problems.errors import join_first
+from problems.finding_metrics import finding_intervals
 from problems.metrics import Interval, scored_metrics
 from problems.number_metrics import number_intervals
 from problems.objectives.number_losses import POISSON
@@ -70,7 +72,8 @@ def score_file(
         A table with one row for each scored row, in the same order. Its columns are the copied columns, for images
         ``file``, and ``score`` and ``probability``, ``predicted`` with a threshold, and the further columns. If the
         labels are numbers: ``score``, ``mean`` and the further columns. If rows have times: ``risk_score``,
-        ``survival_t`` for each time, and the further columns.
+        ``survival_t`` for each time, and the further columns. If rows have findings: ``score_NAME`` and
+        ``probability_NAME`` of each finding.
 
     Raises:
         ConfigError: A function refuses the model.
@@ -87,8 +90,12 @@ def score_file(
     elif model.timed:
         survival = survive(need_baseline(model), scores.astype(np.float64), times).T if times else ()
         computed = {RISK: scores, **dict(zip(map(name_column, times), survival, strict=True))}
+    elif model.findings:
+        names, likely = (SCORE, PROBABILITY), model.calibration(scores)
+        pairs = zip(model.findings, scores.T, likely.T, strict=True)
+        computed = {f"{kind}_{name}": value for name, *own in pairs for kind, value in zip(names, own, strict=True)}
     else:
-        likely = model.probabilities(scores)[:, 1]
+        likely = model.calibration(scores)
         computed = {SCORE: scores, PROBABILITY: likely}
         if threshold is not None:
             computed[PREDICTED] = threshold.predict(scores, likely)
@@ -146,9 +153,11 @@ class Measured:
 
     Attributes:
         run, model: The names of the run and the model.
-        positive_labels: The original labels that count as positive. Empty if the labels are numbers.
-        rows, positives: The numbers of rows and of positives, or of events. None positives if the labels are numbers.
-        threshold: The minimum score that counts as positive in ``accuracy``. None if labels are numbers or times.
+        positive_labels: The original labels that count as positive. Empty if the labels are numbers or findings.
+        rows, positives: The numbers of rows and of positives, or of events. None positives if the labels are numbers or
+            findings.
+        threshold: The minimum score that counts as positive in ``accuracy``. None if labels are numbers, times or
+            findings.
         resamples, confidence, seed: The parameters of the intervals, see `problems.metrics.scored_metrics`.
         metrics: The metrics by name.
     """
@@ -183,6 +192,8 @@ def evaluate_file(
         ValueError: The rows have a single class, or predictions are not finite.
     """
     rows = read_rows(model, path)
+    if model.findings:
+        return _measure_findings(model, path, rows, resamples, confidence, seed)
     if rows.labels is None:
         table = model.preprocessing is not None
         wanted = f"column {model.label_column!r}" if table else "class folders, or an array y"
@@ -202,13 +213,39 @@ def evaluate_file(
         timed = measure_times(model, rows.features, labels, scores.astype(np.float64), **options)
         counts, positive = (len(labels), int(labels.sum())), model.sample_format.positive_labels
         return Measured(model.record.name, model.chosen, positive, *counts, None, resamples, confidence, seed, timed)
-    likely, called = model.probabilities(scores)[:, 1], scores.astype(np.float64) >= model.threshold
+    likely, called = model.calibration(scores), scores.astype(np.float64) >= model.threshold
     metrics = scored_metrics(labels, scores, likely, called, **options)
     counts = len(labels), int(labels.sum())
     positive = model.sample_format.positive_labels
     return Measured(
         model.record.name, model.chosen, positive, *counts, model.threshold, resamples, confidence, seed, metrics
     )
+
+
+def _measure_findings(
+    model: TrainedModel, path: Path, rows: NewRows, resamples: int, confidence: float, seed: int
+) -> Measured:
+    """Measure a model of findings, see `evaluate_file`."""
+    import pandas as pd
+
+    spec, features = model.config.data, rows.features
+    if isinstance(features, pd.DataFrame):
+        lacking = [name for name in model.findings if name not in features.columns]
+        if lacking:
+            hint = "add these columns, or use `predict`"
+            got = f"no column {', '.join(map(repr, lacking))}"
+            raise DataError(path, got=got, allowed="the columns in label-columns", hint=hint)
+        columns = [without_markers(features[name], ()) for name in model.findings]
+        findings = read_findings(columns, spec)
+    elif rows.labels is None:
+        raise DataError(path, got="rows without labels", allowed="an array y", hint="add labels, or use `predict`")
+    else:
+        findings = make_findings(np.asarray(rows.labels), model.findings, spec)
+    findings.check(np.arange(len(findings)), str(path))
+    scores = model.decision_function(features)
+    metrics = finding_intervals(findings, scores, resamples=resamples, confidence=confidence, seed=seed)
+    name, count = model.record.name, len(findings)
+    return Measured(name, model.chosen, (), count, None, None, resamples, confidence, seed, metrics)
 
 
 def read_labels(model: TrainedModel, labels: NDArray[Any]) -> NDArray[np.float64]:

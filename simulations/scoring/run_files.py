@@ -114,7 +114,8 @@ def read_network(path: Path, config: RunConfig, shape: tuple[int, ...]) -> FlatM
         ModelError: The network cannot be built.
     """
     dtype = dtype_of(config.training)
-    module = build_model(config.run.model, shape, config.training.seed).to(dtype)
+    outputs = max(len(config.data.findings), 1)
+    module = build_model(config.run.model, shape, config.training.seed, outputs).to(dtype)
     try:
         weights = load_file(path)
         further = {*(SADDLE_NAMES if config.training.loss in SADDLES else ()), BASELINE}
@@ -125,4 +126,4 @@ def read_network(path: Path, config: RunConfig, shape: tuple[int, ...]) -> FlatM
         allowed = "the weights of this network"
         raise DataError(path, got=got, allowed=allowed, hint="use the model's code and file from the run") from None
     on_gpu = config.training.device != "cpu" and torch.cuda.is_available()
-    return FlatModel(module, dtype=dtype, device="cuda" if on_gpu else "cpu")
+    return FlatModel(module, dtype=dtype, device="cuda" if on_gpu else "cpu", outputs=outputs)

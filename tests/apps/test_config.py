@@ -169,6 +169,9 @@ def valid(key: str) -> st.SearchStrategy[Any]:
         "composite.lower": st.one_of(st.just("none"), st.floats(-1e6, 0)),
         "composite.upper": st.one_of(st.just("none"), st.floats(0, 1e6)),
         "composite.strong-convexity": st.one_of(st.just("auto"), st.floats(0, 1e6)),
+        "lr-warmup": st.just(0),  # shorter than any run
+        "label-columns": st.just(""),  # excludes other keys
+        "uncertain": st.just("ignore"),
         "vfb2.intercept": st.sampled_from(["auto", True, False]),
         "vfb2.embedding": st.just(0),  # a network needs vfb2-sgd and other keys, and softmax needs a network
         "vfb2.problem": st.sampled_from(PROBLEMS),

@@ -262,7 +262,8 @@ def check_pair(where: str | Path, features: NDArray[Any], labels: NDArray[Any] |
         labels: An array of any shape and type; None without labels.
 
     Raises:
-        DataError: The features are not numbers of two or more dimensions, or there is not exactly one label per row.
+        DataError: The features are not numbers of two or more dimensions, or there is not exactly one label, or one row
+            of several labels, per row.
     """
     if features.ndim < 2 or features.dtype.kind not in "biuf":
         got = f"features of shape {features.shape} and type {features.dtype}"
@@ -270,7 +271,7 @@ def check_pair(where: str | Path, features: NDArray[Any], labels: NDArray[Any] |
         flat = "reshape the features to (rows, columns); a single column to (rows, 1), with features[:, None]"
         hint = flat if features.ndim < 2 else "convert the features to numbers"
         raise DataError(where, got=got, allowed=allowed, hint=hint)
-    if labels is not None and labels.shape != (len(features),):
+    if labels is not None and (labels.ndim not in (1, 2) or len(labels) != len(features) or labels.shape[1:] == (1,)):
         got = f"features {features.shape} and labels {labels.shape}, which do not belong together"
         raise DataError(where, got=got, allowed="exactly one label per row", hint="provide one label for each row")
 

@@ -155,12 +155,12 @@ def _rows(path: str, dataset: Any) -> Pair:
         if sample.shape != features.shape[1:] or pixels != (features.dtype == np.uint8):
             got = f"{path!r}, whose item {row} has {sample.shape} {sample.dtype} and item 0 {features.shape[1:]}"
             raise _unfit(f"{got} {features.dtype}", "features of equal shape and type")
-        if sample.dtype.kind not in "biuf" or label.ndim:
+        if sample.dtype.kind not in "biuf" or label.ndim > 1:
             got = f"{path!r}, whose item {row} is {sample.dtype} with a label of shape {label.shape}"
-            raise _unfit(got, "numbers with one label for each item")
+            raise _unfit(got, "numbers with one label, or one vector of labels, for each item")
         with np.errstate(over="ignore"):  # `check_finite` reports infinite numbers
             features[row] = sample
-        labels.append(label.item())
+        labels.append(label if label.ndim else label.item())
     if labels:
         _warn_of_changes(path, dataset)
     return features, np.asarray(labels)

@@ -15,6 +15,7 @@ from problems.data.agreement import Encoded
 from problems.data.borders import check_bordered, parse_borders
 from problems.data.cells import as_text, is_number, name_cells, texts, without_markers
 from problems.data.dialect import PLAIN, Dialect
+from problems.data.findings import read_findings
 from problems.data.formats.column_types import POINTS_BETWEEN_THOUSANDS, distinct_cells, is_text
 from problems.data.formats.containers import Contents, open_table
 from problems.data.formats.csv_text import read_cells, read_text
@@ -25,7 +26,7 @@ from problems.data.markers import Markers, check_names, describe_hits, parse_mar
 from problems.data.outcomes import find_faults, read_numbers
 from problems.data.preprocessing import Feature, Preprocessing
 from problems.data.repeats import warn_of_repeats
-from problems.data.samples import Source, add_subgroups, label_classes, make_source, number_source
+from problems.data.samples import Source, add_subgroups, finding_source, label_classes, make_source, number_source
 from problems.data.spec import REST, Column, DataError, DataSpec, fill_in, parse_columns, parse_names
 from problems.data.times import parse_time_borders, read_times
 from problems.errors import join_first
@@ -189,7 +190,8 @@ def from_frames(
             raise DataError(key, got=repr(name), allowed=_columns(frame), hint=f"choose a column of {files}")
         return frame.pop(name)
 
-    labels = take("label-column", label_column)
+    findings = [take("label-columns", name) for name in spec.findings]
+    labels = findings[0] if findings else take("label-column", label_column)
     offsets = take("offset-column", spec.offset_column) if spec.offset_column else None
     ends = take("time-column", spec.time_column) if spec.time_column else None
     starts = take("entry-column", spec.entry_column) if spec.entry_column else None
@@ -199,27 +201,33 @@ def from_frames(
         site_values, sites = label_classes(take("site-column", spec.site_column).to_numpy(), site_name)
     groups = number_groups(take("group-column", spec.group_column)) if spec.group_column else None
     if not len(frame.columns):
-        got = f"no column except {label_column!r}"
+        got = f"no column except {', '.join(map(repr, spec.findings or (label_column,)))}"
         raise DataError(train, got=got, allowed="at least a column of features", hint="add columns of features")
     wanted = fill_in(listed, sorted(frame.columns) if site else frame.columns)
     lacking = [column.name for column in wanted if column.name not in frame.columns]
     if lacking:
         got = f"no column {', '.join(map(repr, lacking[:10]))} of feature-columns"
         raise DataError(train, got=got, allowed=_columns(frame), hint="set feature-columns to existing columns")
-    faults = find_faults(labels, label=True) if spec.has_numbers else _find_missing_labels(labels, label_column)
+    faults = find_faults(labels, label=True) if spec.has_numbers else []
+    faults += [] if spec.has_numbers or findings else _find_missing_labels(labels, label_column)
     faults += [fault for column in (offsets, ends, starts) if column is not None for fault in find_faults(column)]
     check_columns(frame, wanted, spec, faults, train_count=train_count, site=site)
     if groups is None:
         _warn_of_repeats(
             everything,
             [column.name for column in wanted],
-            (label_column, spec.site_column, spec.offset_column, spec.time_column, spec.entry_column),
+            (
+                *(spec.findings or (label_column,)),
+                *(spec.site_column, spec.offset_column, spec.time_column, spec.entry_column),
+            ),
         )
     if counting:
         _log.warning("ignored column %r of %s, which counts rows and has no name", counting[0], files)
     encoder = lambda train_rows: encode(frame, wanted, train_rows, spec)  # noqa: E731
     notes = tuple(describe_hits(parse_markers(spec.missing_values), hits, len(frame)))
-    if spec.has_numbers:
+    if findings:
+        source = finding_source(read_findings(findings, spec), encoder, train_count, sites)
+    elif spec.has_numbers:
         source = number_source(read_numbers(labels), encoder, train_count, sites)
     else:
         source = make_source(labels.to_numpy(), encoder, train_count, sites)

@@ -1,0 +1,148 @@
+"""Several binary labels of each row, the *findings*, such as the diseases that a radiologist looks for in an image.
+
+A finding may be unknown in a row. The row then trains only the other findings.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from jaxtyping import Bool, Float64, Int8, Int64
+from numpy.typing import NDArray
+
+from problems.data.cells import name_cells
+from problems.data.spec import UNCERTAIN, DataError, DataSpec
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+UNKNOWN = -1
+_MOST_NAMED = 10
+
+
+@dataclass(frozen=True, eq=False)
+class Findings:
+    """The findings of rows.
+
+    Attributes:
+        values: 1, 0 or `UNKNOWN` for each row and finding.
+        names: The names of the findings.
+        shares: The share of the training rows of all clients in which each finding is known.
+    """
+
+    values: Int8[np.ndarray, "n findings"]
+    names: tuple[str, ...]
+    shares: Float64[np.ndarray, "findings"]
+
+    def __len__(self) -> int:
+        return len(self.values)
+
+    def __getitem__(self, rows: Any) -> "Findings":
+        return replace(self, values=self.values[rows])
+
+    @staticmethod
+    def join(parts: "Sequence[Findings | None]") -> "Findings | None":
+        """Return the findings of several groups of rows, one group after another. None: rows have one label each.
+
+        Args:
+            parts: The findings of each group, of the same names and shares.
+        """
+        known = [part for part in parts if part is not None]
+        return replace(known[0], values=np.concatenate([part.values for part in known])) if known else None
+
+    @property
+    def known(self) -> Bool[np.ndarray, "n findings"]:
+        """Whether each finding is known."""
+        known: np.ndarray = self.values != UNKNOWN
+        return known
+
+    def with_shares_of(self, rows: Int64[np.ndarray, "some"]) -> "Findings":
+        """Return the findings with the shares of some rows, the training rows of all clients."""
+        return replace(self, shares=self.known[rows].mean(axis=0))
+
+    def check(self, rows: Int64[np.ndarray, "some"], what: str) -> None:
+        """Check that both values of each finding occur.
+
+        Args:
+            rows: The rows to check.
+            what: The name of these rows in the error.
+
+        Raises:
+            DataError: A finding lacks a value; lists such findings with their counts.
+        """
+        values = self.values[rows]
+        counts = [
+            (int((values == 0).sum(axis=0)[i]), int((values == 1).sum(axis=0)[i])) for i in range(len(self.names))
+        ]
+        lacking = [
+            f"{name} ({zeros:,} zeros, {ones:,} ones)"
+            for name, (zeros, ones) in zip(self.names, counts, strict=True)
+            if not (zeros and ones)
+        ]
+        if lacking:
+            more = f" and {len(lacking) - _MOST_NAMED} more" if len(lacking) > _MOST_NAMED else ""
+            got = f"one value only of {', '.join(lacking[:_MOST_NAMED])}{more}"
+            hint = "remove the finding from label-columns, or add rows"
+            raise DataError(what, got=got, allowed="zeros and ones of each finding", hint=hint)
+
+
+def read_findings(columns: "Sequence[pd.Series[Any]]", spec: DataSpec) -> Findings:
+    """Read the columns in ``label-columns``.
+
+    Args:
+        columns: The columns, with cells 0, 1, -1 (uncertain) or missing (unknown).
+        spec: The options; ``uncertain`` determines the meaning of -1.
+
+    Raises:
+        DataError: A cell is another number, or text. The error quotes no cell.
+    """
+    values = [_read_finding(column) for column in columns]
+    return make_findings(np.stack(values, axis=1), tuple(str(column.name) for column in columns), spec)
+
+
+def make_findings(values: NDArray[Any], names: tuple[str, ...], spec: DataSpec) -> Findings:
+    """Make the findings of an array.
+
+    Args:
+        values: (n, findings) numbers 0, 1, -1 (uncertain) or nan (unknown).
+        names: The names of the findings.
+        spec: See `read_findings`.
+
+    Raises:
+        DataError: The array has another number of columns, or another number.
+    """
+    if values.ndim != 2 or values.shape[1] != len(names) or values.dtype.kind not in "biuf":
+        got = f"labels of shape {values.shape} and type {values.dtype}"
+        allowed = f"numbers of shape (n, {len(names)}), a column for each name in label-columns"
+        raise DataError(
+            "labels", got=got, allowed=allowed, hint="set label-columns to the names of the labels' columns"
+        )
+    values = values.astype(np.float64)
+    strange = ~(np.isnan(values) | np.isin(values, (0, 1, -1)))
+    if strange.any():
+        named = ", ".join(names[i] for i in np.flatnonzero(strange.any(axis=0))[:_MOST_NAMED])
+        got = f"{int(strange.sum()):,} other numbers, of {named}"
+        raise DataError("labels", got=got, allowed=_ALLOWED, hint="correct the labels")
+    values[values == -1] = UNCERTAIN[spec.uncertain]
+    codes = np.where(np.isnan(values), UNKNOWN, values).astype(np.int8)
+    return Findings(codes, names, (codes != UNKNOWN).mean(axis=0))
+
+
+_ALLOWED = "0, 1, -1 for uncertain, or nothing for unknown"
+
+
+def _read_finding(column: "pd.Series[Any]") -> Float64[np.ndarray, "n"]:
+    """Return the numbers of a column, nan for missing cells."""
+    import pandas as pd
+
+    if column.dtype == bool:
+        column = column.astype(float)
+    numbers = pd.to_numeric(column, errors="coerce")
+    strange = (numbers.isna() & column.notna()).to_numpy(dtype=bool)
+    if strange.any():
+        hint = "correct the cells, or list them in missing-values"
+        raise DataError(
+            f"column {column.name!r}", got=name_cells(strange, "that are text"), allowed=_ALLOWED, hint=hint
+        )
+    return numbers.to_numpy(dtype=np.float64, na_value=np.nan)

@@ -1,0 +1,76 @@
+"""Metrics of the scores of findings: of each finding on the rows in which it is known, and their means."""
+
+import numpy as np
+import torch
+from jaxtyping import Float
+
+from problems.data.findings import Findings
+from problems.metrics import Interval, accuracy, binary_metrics
+from problems.objectives.classification import SAMPLE_LOSSES
+
+
+def finding_metrics(findings: Findings, scores: Float[np.ndarray, "n findings"], loss: str = "") -> dict[str, float]:
+    """Return the mean of each metric over the findings, and ``auc_NAME``, the AUC of each finding.
+
+    Args:
+        findings: The findings; of each both values must be known.
+        scores: The scores.
+        loss: The name of a loss of single samples, which becomes the metric ``loss``. "": no such metric.
+
+    Raises:
+        ValueError: A score is not a number, or a finding has one value only.
+
+    Example:
+        >>> values = np.array([[0, 1], [1, 0], [1, -1]], np.int8)
+        >>> metrics = finding_metrics(Findings(values, ("a", "b"), np.ones(2)), np.array([[0.1, 1], [2, 2], [3, 0]]))
+        >>> metrics["auc_a"], metrics["auc_b"], metrics["auc"]
+        (1.0, 0.0, 0.5)
+    """
+    each = []
+    for index in range(len(findings.names)):
+        known = findings.known[:, index]
+        labels, own = findings.values[known, index], scores[known, index].astype(np.float64)
+        metrics = binary_metrics(labels, own) | {"accuracy": accuracy(labels, own, 0.0)}
+        if loss:
+            losses = SAMPLE_LOSSES[loss].each(torch.from_numpy(own), torch.tensor(labels, dtype=torch.float64))
+            metrics["loss"] = float(losses.mean())
+        each.append(metrics)
+    means = {name: float(np.mean([metrics[name] for metrics in each])) for name in each[0]}
+    return means | {f"auc_{name}": metrics["auc"] for name, metrics in zip(findings.names, each, strict=True)}
+
+
+def finding_intervals(
+    findings: Findings,
+    scores: Float[np.ndarray, "n findings"],
+    *,
+    resamples: int = 1000,
+    confidence: float = 0.95,
+    seed: int = 0,
+) -> dict[str, Interval]:
+    """Return `finding_metrics` with bootstrap intervals: percentiles over resamples of n rows with replacement.
+
+    Resamples in which a finding has one value only do not count.
+
+    Args:
+        findings: The findings.
+        scores: The scores.
+        resamples: The number of resamples, at least 1.
+        confidence: The share of the resamples inside the interval, in (0, 1).
+        seed: The seed of the resamples.
+
+    Raises:
+        ValueError: See `finding_metrics`.
+    """
+    values, rng = finding_metrics(findings, scores), np.random.default_rng(seed)
+    draws: dict[str, list[float]] = {name: [] for name in values}
+    for _ in range(resamples):
+        rows = rng.integers(len(scores), size=len(scores))
+        if not all({0, 1} <= {*column} for column in findings.values[rows].T.tolist()):
+            continue
+        for name, value in finding_metrics(findings[rows], scores[rows]).items():
+            draws[name].append(value)
+    tail = (1 - confidence) / 2
+    return {
+        name: Interval(value, *np.quantile(draws[name] or [np.nan], (tail, 1 - tail)).tolist())
+        for name, value in values.items()
+    }

@@ -1,0 +1,217 @@
+"""Several binary labels of each row: reading, the objective, the metrics, and models in use."""
+
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pandas as pd
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from sklearn.metrics import roc_auc_score
+from torch.nn import functional
+
+from apps.config import ConfigError, Scalar, parse_run_config
+from methods.local_sgd import LOCAL_SGD
+from methods.samples import FindingsObjective
+from payloads.settings import Settings, TrainingSettings
+from problems.data import DataError, DataSpec, load
+from problems.data.findings import Findings, make_findings, read_findings
+from problems.finding_metrics import finding_intervals, finding_metrics
+from problems.models import FlatModel, build_model
+from problems.site import Site
+from simulations.engines.launch import run
+from simulations.scoring.export import export_onnx
+from simulations.scoring.model import load as load_model
+from simulations.scoring.rows import evaluate_file, score_file
+from tests.refusals import refuses
+
+NAMES = ("oedema", "mass", "scar")
+SPEC = DataSpec(dataset="csv", label_columns=", ".join(NAMES))
+
+
+def make_table(rows: int, seed: int = 0) -> pd.DataFrame:
+    """Return rows with four features and three findings, of which a fifth are unknown."""
+    rng = np.random.default_rng(seed)
+    x = rng.normal(size=(rows, 4))
+    values = (x @ np.random.default_rng(9).normal(size=(4, 3)) + rng.normal(size=(rows, 3)) > 0.4).astype(float)
+    values[rng.random(values.shape) < 0.2] = np.nan
+    return pd.DataFrame(np.hstack([x, values]), columns=[*"abcd", *NAMES])
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    data = tmp_path / "data"
+    data.mkdir()
+    make_table(120).to_csv(data / "train.csv", index=False)
+    make_table(80, seed=1).to_csv(data / "test.csv", index=False)
+    return data
+
+
+def config_of(folder: Path, **more: Scalar) -> dict[str, Scalar]:
+    keys: dict[str, Scalar] = {"dataset": "csv", "data-dir": str(folder), "label-columns": ", ".join(NAMES)}
+    keys |= {"strategy": "local-sgd", "model": "linear-no-intercept", "num-server-rounds": 3, "pictures": False}
+    return keys | {key.replace("_", "-"): value for key, value in more.items()}
+
+
+# The data.
+
+
+@pytest.mark.parametrize(("uncertain", "expected"), [("ignore", -1), ("zero", 0), ("one", 1)])
+def test_cells_are_0_1_uncertain_or_unknown(uncertain: str, expected: int) -> None:
+    columns = [pd.Series([0, 1, -1], name="mass"), pd.Series(["1.0", None, "0"], name="scar")]
+    spec = DataSpec(dataset="csv", label_columns="mass, scar", uncertain=uncertain)
+    found = read_findings(columns, spec)
+    assert found.values.tolist() == [[0, 1], [1, -1], [expected, 0]]
+    assert found.names == ("mass", "scar")
+
+
+@pytest.mark.parametrize("cell", ["yes", 2, 0.5])
+def test_other_cells_are_refused_without_a_quote(cell: object) -> None:
+    columns = [pd.Series([0, 1, cell], name="mass", dtype=object), pd.Series([1, 0, 1], name="scar")]
+    with refuses(DataError, "mass.*allowed: 0, 1, -1 for uncertain, or nothing for unknown") as error:
+        read_findings(columns, DataSpec(dataset="csv", label_columns="mass, scar"))
+    assert str(cell) not in error.value.got.replace("1 other", "").replace("column", "")
+
+
+def test_shares_are_of_the_training_rows(folder: Path) -> None:
+    data = load(DataSpec(dataset="csv", data_dir=str(folder), label_columns=SPEC.label_columns), 3)
+    known = pd.read_csv(folder / "train.csv")[list(NAMES)].notna().to_numpy()
+    for samples in (data.client(0), data.client(2)):
+        assert samples.findings is not None
+        np.testing.assert_allclose(samples.findings.shares, known.mean(axis=0))
+
+
+def test_a_finding_with_one_value_is_named(folder: Path) -> None:
+    make_table(80).assign(mass=0).to_csv(folder / "test.csv", index=False)
+    with refuses(DataError, r"the test rows: .*one value only of mass \(80 zeros, 0 ones\)"):
+        load(DataSpec(dataset="csv", data_dir=str(folder), label_columns=SPEC.label_columns), 3)
+
+
+@pytest.mark.parametrize(
+    ("labels", "columns", "match"),
+    [
+        (np.zeros((6, 3)), "", "3 labels for each row, .*set label-columns|set label-columns to their names"),
+        (np.zeros((6, 3)), "a, b", r"labels of shape \(6, 3\)"),
+        (np.arange(6) % 2, "a, b", "one label for each row"),
+    ],
+)
+def test_arrays_have_a_column_for_each_name(labels: Any, columns: str, match: str, tmp_path: Path) -> None:
+    np.savez(tmp_path / "train.npz", X=np.ones((6, 2)), y=labels)
+    with refuses(DataError, match):
+        load(DataSpec(dataset="npz", data_dir=str(tmp_path), label_columns=columns), 2)
+
+
+# The objective.
+
+
+@settings(max_examples=20, deadline=None)
+@given(st.integers(0, 2**32), st.integers(2, 4), st.integers(2, 5))
+def test_the_mean_over_sites_is_the_mean_over_findings(seed: int, sites: int, count: int) -> None:
+    """The gradient equals autograd's of mean_l (mean loss over the rows of all sites in which finding l is known)."""
+    rng = np.random.default_rng(seed)
+    rows = rng.integers(1, 9, size=sites)
+    features, values = rng.normal(size=(rows.sum(), 3)), rng.integers(-1, 2, size=(rows.sum(), count)).astype(np.int8)
+    values[0] = 1  # each finding is known somewhere
+    everything = Findings(values, tuple(map(str, range(count))), (values >= 0).mean(axis=0))
+    module = build_model("mlp", (3,), seed=0, outputs=count).double()
+    model, total, start = FlatModel(module, dtype=torch.float64, outputs=count), 0.0, 0
+    w = model.parameters.clone()
+    for site_id, size in enumerate(rows.tolist()):
+        part = slice(start, start + size)
+        site = Site.from_arrays(site_id, features[part], np.zeros(size), dtype=torch.float64)
+        site = replace(site, findings=everything[part])
+        f = LOCAL_SGD.client.objective(model, site, "cross-entropy", TrainingSettings(), Settings())
+        assert type(f) is FindingsObjective
+        total = total + size / rows.sum() * f.gradient(w, site.batch).clone()
+        start += size
+    known, labels = torch.tensor(values >= 0), torch.tensor(values, dtype=torch.float64)
+    scores = build_model("mlp", (3,), seed=0, outputs=count).double()
+    logits = scores(torch.tensor(features))
+    each = [
+        functional.binary_cross_entropy_with_logits(logits[known[:, i], i], labels[known[:, i], i])
+        for i in range(count)
+    ]
+    torch.stack(each).mean().backward()
+    expected = torch.cat([parameter.grad.flatten() for parameter in scores.parameters()])  # type: ignore[union-attr]
+    np.testing.assert_allclose(total, expected, rtol=1e-9, atol=1e-12)
+
+
+def test_heads_trained_at_once_are_those_trained_alone(folder: Path, tmp_path: Path) -> None:
+    """With separate heads, a step of size 3 eta on three findings is a step of size eta on each finding."""
+    full = config_of(folder, batch_size=0, dtype="float64", learning_rate=0.6)
+    together = load_model(run(full, tmp_path / "together", clients=1, quiet=True).path)
+    for index, name in enumerate(NAMES):
+        alone = tmp_path / name
+        alone.mkdir()
+        for file in ("train.csv", "test.csv"):
+            frame = pd.read_csv(folder / file)[[*"abcd", name]].dropna()
+            frame.assign(**{name: frame[name].astype(int)}).to_csv(alone / file, index=False)
+        single = {**full, "data-dir": str(alone), "label-columns": "", "label-column": name, "learning-rate": 0.2}
+        expected = load_model(run({**single, "scale": "none"}, tmp_path / f"run-{name}", clients=1, quiet=True).path)
+        again = load_model(run({**full, "scale": "none"}, tmp_path / f"all-{name}", clients=1, quiet=True).path)
+        np.testing.assert_allclose(
+            again.network.parameters.view(3, 4)[index], expected.network.parameters, rtol=1e-9, atol=1e-12
+        )
+    assert together.network.parameters.shape == (12,)
+
+
+@pytest.mark.parametrize("strategy", ["fedprox", "local-sgdm", "scaffold"])
+def test_these_strategies_train_them(strategy: str, folder: Path, tmp_path: Path) -> None:
+    config = config_of(folder, strategy=strategy, model="mlp", learning_rate=0.3)
+    record = run({**config, "num-server-rounds": 6}, tmp_path / "run", clients=3, quiet=True)
+    assert record.metrics["auc"] > 0.75
+    assert {f"auc_{name}" for name in NAMES} <= {*record.metrics}
+
+
+@pytest.mark.parametrize(
+    ("keys", "match"),
+    [
+        ({"strategy": "fedx2"}, "label-columns: .*strategies for several labels: .*local-sgd"),
+        ({"label-columns": "mass"}, "two or more names"),
+        ({"label-column": "mass"}, "label-column: .*since label-columns names several labels"),
+        ({"partition": "dirichlet"}, "partition: .*iid"),
+        ({"privacy.epsilon": 1.0}, "privacy.epsilon: .*0 with several labels"),
+        ({"site-metrics": True}, "site-metrics: .*of a single label"),
+        ({"label-columns": "", "uncertain": "one"}, "'ignore' without label-columns"),
+        ({"partition": "own"}, "label-columns"),
+    ],
+)
+def test_what_needs_one_label_is_refused(keys: dict[str, Scalar], match: str) -> None:
+    with refuses((ConfigError, DataError), match):
+        parse_run_config({**config_of(Path("data")), **keys})
+
+
+# The metrics, and models in use.
+
+
+def test_metrics_are_scikit_learns_on_known_rows() -> None:
+    rng = np.random.default_rng(0)
+    findings = make_findings(rng.choice([0, 1, np.nan], size=(60, 3)), NAMES, SPEC)
+    scores = rng.normal(size=(60, 3))
+    metrics = finding_metrics(findings, scores, "cross-entropy")
+    known = findings.values >= 0
+    expected = [roc_auc_score(findings.values[known[:, i], i], scores[known[:, i], i]) for i in range(3)]
+    assert [metrics[f"auc_{name}"] for name in NAMES] == pytest.approx(expected)
+    assert metrics["auc"] == pytest.approx(np.mean(expected))
+    intervals = finding_intervals(findings, scores, resamples=50)
+    assert all(found.low <= metrics[name] <= found.high for name, found in intervals.items() if name.startswith("auc"))
+
+
+@pytest.mark.parametrize("model", ["linear", "mlp"])
+def test_a_model_scores_measures_and_exports(model: str, folder: Path, tmp_path: Path) -> None:
+    record = run(config_of(folder, model=model), tmp_path / "run", clients=3, quiet=True)
+    trained = load_model(record.path)
+    test = pd.read_csv(folder / "test.csv")
+    scores = score_file(trained, folder / "test.csv")
+    assert scores.columns.tolist() == [f"{kind}_{name}" for name in NAMES for kind in ("score", "probability")]
+    likely = trained.predict_proba(test)
+    np.testing.assert_allclose(likely, 1 / (1 + np.exp(-trained.decision_function(test))), rtol=1e-6)
+    np.testing.assert_array_equal(scores[[f"probability_{name}" for name in NAMES]], likely)
+    measured = evaluate_file(trained, folder / "test.csv", resamples=20).metrics
+    assert measured["auc"].value == pytest.approx(record.metrics["auc"])
+    exported = export_onnx(trained)
+    assert exported.difference is not None
+    assert exported.difference <= 1e-5
