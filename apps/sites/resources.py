@@ -139,8 +139,8 @@ def skeleton(config: RunConfig, input_shape: tuple[int, ...], role: str = "") ->
             itself.
     """
     training = config.training
-    further = training.loss in SADDLES, _count_baselines(config), len(config.data.findings)
     run = config.run
+    further = training.loss in SADDLES, _count_baselines(config), len(config.data.findings)
     key = (run.model, run.frozen, run.batch_norm, further, input_shape, training.dtype, device_of(training), role)
     cache: dict[object, FlatModel] = _skeletons.__dict__.setdefault("models", {})
     if key not in cache:

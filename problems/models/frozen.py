@@ -46,7 +46,9 @@ def _choose(names: list[str], patterns: str) -> set[str]:
     """Return the names of the parameters that patterns select."""
     if patterns == ALL_BUT_HEAD:
         head = names[-1].rpartition(".")[0] if names else ""
-        return {name for name in names if name.rpartition(".")[0] != head}
+        if below := {name for name in names if name.rpartition(".")[0] != head}:
+            return below
+        raise _refuse(patterns, "'', since the model has a single layer")
     chosen: set[str] = set()
     for pattern in filter(None, map(str.strip, patterns.split(","))):
         matches = {name for name in names if fnmatchcase(name, pattern) or fnmatchcase(name, f"{pattern}.*")}

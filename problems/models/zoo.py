@@ -23,7 +23,7 @@ from problems.models.networks import MLP, TUTORIAL_SIDE, Linear, LinearNoInterce
 from problems.models.resnet import resnet18, resnet20
 from problems.randomness import seed_sequence
 
-# the largest default step of deep networks; docs/networks.md has the measurements
+# the largest default step of deep networks; docs/networks.md has measurements
 DEEP_STEP = 0.03
 MINIMUM_SIDE = 8  # pixels; Table 3's two poolings leave one pixel of eight
 DOTTED_FORM = "package.module:factory"

@@ -396,6 +396,12 @@ def test_frozen_norms_keep_their_statistics(patterns: str, norms: bool, frozen: 
     ("name", "patterns", "norms", "message"),
     [
         ("mlp", "hidden, features.*", False, "frozen: got 'features.*', allowed: .* begin with hidden, output"),
+        (
+            "linear",
+            "all-but-head",
+            False,
+            "frozen: got 'all-but-head', allowed: '', since the model has a single layer",
+        ),
         ("mlp", "*", False, "frozen: got '*', allowed: patterns that leave a parameter to train"),
         ("mlp", "", True, "batch-norm: got 'frozen' for a model without batch norm, allowed: 'averaged'"),
     ],
