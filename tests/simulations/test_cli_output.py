@@ -14,7 +14,7 @@ from pydantic import BaseModel
 from apps.config import known_keys
 from apps.registry import ALGORITHMS, ANALYSES
 from problems.data import DATASETS, PARTITIONS
-from problems.models import MODELS
+from problems.models import LIBRARY_FORMS, MODELS
 from simulations import listing
 from simulations.__main__ import cli
 from simulations.engines.stacked.messages import make_stacker
@@ -155,7 +155,7 @@ def test_list_as_json(command: Line) -> None:
         "datasets": DATASETS,
         "partitions": PARTITIONS,
     }
-    there |= {"models": MODELS, "keys": known_keys(), "experiments": find_packaged()}
+    there |= {"models": [*MODELS, *LIBRARY_FORMS], "keys": known_keys(), "experiments": find_packaged()}
     assert {section: list(rows) for section, rows in found.items()} == {name: [*rows] for name, rows in there.items()}
     assert found["keys"] == known_keys()
     alone = {name for name, text in found["strategies"].items() if "--stack has no effect" in text}
