@@ -89,7 +89,7 @@ class Training:
         if config.evaluation.importance:
             column_names(evaluator)  # refuses samples without columns
         log(INFO, "%s; results in %s", evaluator.summary, self.directory.path)
-        lines = describe_labels(config.data, evaluator.sample_format, roster.class_counts)
+        lines = describe_labels(config.data, evaluator.sample_format, roster.class_counts, roster.finding_counts)
         for line in (*evaluator.notes, *lines, *describe_columns(evaluator.columns)):
             log(INFO, "%s", line)
         if config.note:

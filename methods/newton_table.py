@@ -14,10 +14,13 @@ from jaxtyping import Float64
 from methods.newton_records import CLUSTERED, MODEL, ROBUST, NewtonSettings, NewtonState
 from methods.newton_terms import INTERCEPT, Terms
 from methods.server import Plan
+from problems.errors import InputError
 from problems.objectives.regression import REGRESSIONS
 
 # the 97.5 % quantile of the normal distribution
 _QUANTILE = 1.959963984540054
+# the largest rounding error of a variance, relative to the sum of its terms' absolute values
+_ROUNDING = 1e-9
 
 
 def describe(state: NewtonState | None, plan: Plan[NewtonSettings]) -> dict[str, Any]:
@@ -62,7 +65,7 @@ def make_table(state: NewtonState, terms: Terms, settings: NewtonSettings, fit: 
     if terms.intercept:
         to_raw[-1, :-1] -= (shift / divisor)[:-1]
     estimates = to_raw @ point
-    errors = {name: np.sqrt(np.diag(to_raw @ value @ to_raw.T)) for name, value in covariances.items()}
+    errors = {name: standard_errors(to_raw, value) for name, value in covariances.items()}
     used = settings.intervals if settings.intervals in errors else MODEL
     table = [
         coefficient(terms.names[index], estimates[index], {name: value[index] for name, value in errors.items()}, used,
@@ -94,6 +97,26 @@ def make_table(state: NewtonState, terms: Terms, settings: NewtonSettings, fit: 
             if row["name"] != INTERCEPT and pooled:
                 row["meta_analysis"] = {name: float(value[index]) for name, value in pooled.items()}
     return {"coefficients": result}
+
+
+def standard_errors(
+    to_raw: Float64[np.ndarray, "d d"], covariance: Float64[np.ndarray, "d d"]
+) -> Float64[np.ndarray, "d"]:
+    """Return the standard errors of coefficients in the units of the raw columns.
+
+    Args:
+        to_raw: The map from coefficients of scaled columns to coefficients of raw columns.
+        covariance: The covariance of the coefficients of scaled columns.
+
+    Raises:
+        InputError: A variance is below 0 by more than rounding: a site has sent sums that no rows can have.
+    """
+    variances = np.diag(to_raw @ covariance @ to_raw.T)
+    scales = np.diag(np.abs(to_raw) @ np.abs(covariance) @ np.abs(to_raw.T))
+    if (variances < -_ROUNDING * scales).any():
+        got, hint = "a variance below 0, which no rows can have", "train without the site whose sums are wrong"
+        raise InputError("coefficients", got=got, allowed="sums of squares from all sites", hint=hint)
+    return np.sqrt(np.maximum(variances, 0.0))
 
 
 def _order(terms: Terms, state: NewtonState) -> list[int]:

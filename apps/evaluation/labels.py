@@ -9,6 +9,7 @@ from problems.data import DataSpec, Preprocessing, SampleFormat
 from problems.data.cells import is_number
 from problems.data.preprocessing import describe_scales, describe_text
 from problems.data.spec import GENERIC, OWN, is_hub, is_loader
+from problems.errors import join_first
 
 SHOWN = 8
 """The number of labels that a line lists."""
@@ -21,15 +22,25 @@ def join_labels(labels: Sequence[str]) -> str:
 
 
 def describe_labels(
-    spec: DataSpec, samples: SampleFormat | None, class_counts: Int64[np.ndarray, "clients 2"]
+    spec: DataSpec,
+    samples: SampleFormat | None,
+    class_counts: Int64[np.ndarray, "clients 2"],
+    finding_counts: Int64[np.ndarray, "clients l 2"] | None = None,
 ) -> list[str]:
-    """Return a line about the positive labels and a line about the negative labels. [] without labels.
+    """Return a line about the positive labels and a line about the negative labels, or a line about several labels.
+
+    The list is empty without labels.
 
     Args:
         spec: The run's data.
         samples: The form of the samples, with the positive and the negative labels.
         class_counts: Each client's number of negative and positive training rows.
+        finding_counts: Each client's number of known zeros and ones of each finding; None with one label.
     """
+    if finding_counts is not None:
+        counts = zip(spec.findings, finding_counts.sum(axis=0).tolist(), strict=True)
+        texts = [f"{name} {ones:,} of {zeros + ones:,} known" for name, (zeros, ones) in counts]
+        return [f"labels: {join_first(texts, SHOWN)}; {class_counts.sum():,} training rows"]
     if spec.has_numbers:
         offset = f", with the offset in column {spec.offset_column!r}" if spec.offset_column else ""
         return [f"labels: numbers of column {spec.labels_in!r}{offset}; {class_counts.sum():,} training rows"]

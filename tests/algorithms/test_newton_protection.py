@@ -12,6 +12,7 @@ from methods.method import Task
 from methods.newton import limit
 from methods.newton_client import Design, answer_variance, count_effective, finish, sum_rows
 from methods.newton_records import NewtonQuestion, NewtonSettings, NewtonSums, NewtonVariance, whole
+from methods.newton_table import standard_errors
 from payloads.settings import TrainingSettings
 from problems.errors import InputError
 from problems.models import FlatModel, build_model
@@ -134,3 +135,12 @@ def test_a_rare_number_is_not_sent(loss: str) -> None:
     task = make_task(replace(site, labels=labels, numeric=True), loss)
     with refuses(InputError, "labels: got fewer than 5 rows with another label"):
         finish(type("Carry", (), {"x": torch.zeros(4, dtype=torch.float64)})(), task)
+
+
+def test_sums_that_no_rows_can_have_are_named() -> None:
+    to_raw, covariance = np.array([[2.0, 0.0], [-3.0, 1.0]]), np.array([[1.0, 0.5], [0.5, 4.0]])
+    np.testing.assert_allclose(standard_errors(to_raw, covariance), [2.0, np.sqrt(9 - 3 + 4)])
+    difference, ones = np.array([[1.0, -1.0], [0.0, 1.0]]), np.array([[1.0, 1.0], [1.0, 1.0 - 1e-12]])
+    assert standard_errors(difference, ones)[0] == 0  # rounding
+    with refuses(InputError, "coefficients: .*a variance below 0"):
+        standard_errors(to_raw, -covariance)

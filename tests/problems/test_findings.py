@@ -234,6 +234,14 @@ def test_these_strategies_train_them(strategy: str, folder: Path, tmp_path: Path
     assert {f"auc_{name}" for name in NAMES} <= {*record.metrics}
 
 
+def test_the_log_counts_them(folder: Path, tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    train = pd.read_csv(folder / "train.csv")
+    with caplog.at_level("INFO"):
+        run({**config_of(folder), "num-server-rounds": 1}, tmp_path / "run", clients=3)
+    texts = [f"{name} {int(train[name].sum())} of {train[name].count()} known" for name in NAMES]
+    assert f"labels: {', '.join(texts)}; 120 training rows" in caplog.text
+
+
 @pytest.mark.parametrize(
     ("keys", "match"),
     [

@@ -11,6 +11,7 @@ import pytest
 from flwr.app import Array, ArrayRecord
 
 from apps.config import Scalar
+from apps.registry import ALGORITHMS
 from payloads.flower_internals import fill
 from payloads.wire import content, count_bytes, digest, model_arrays, model_record
 from simulations.engines.on_ray import APART, _fields_of, _own_array, _view_array
@@ -39,7 +40,7 @@ def test_two_workers_give_the_bytes_of_one_process(tmp_path: Path) -> None:
     configs: dict[str, dict[str, Scalar]] = {
         strategy: {
             "strategy": strategy,
-            "model": "mlp",
+            "model": (ALGORITHMS[strategy].traits.models or ("mlp",))[0],
             "checkpoint-every": 2,
             "fraction-train": 0.67 if strategy in SAMPLING else 1.0,
         }
