@@ -38,6 +38,7 @@ from methods.histograms import SCORING as SCORING
 from methods.histograms import HistogramPool, with_histograms
 from methods.method import Checks, ClientHalf, Method, Phase, Records, as_array
 from methods.pair_batches import ActiveBatch, PairBatch
+from methods.pair_findings import checks_with_findings, phase_with_findings, server_with_findings, with_findings
 from methods.pairwise import (
     InnerEstimates,
     PairwiseRisk,
@@ -149,7 +150,7 @@ def start(
         raise ValueError(
             f"round {task.server_round}: the server's message has no FedXPool; set the client's inbox to it"
         )
-    clients, positives, partners = pool.totals.tolist()
+    clients, positives, partners = pool.check({"t": 3}).totals.tolist()
     first, second = len(task.f.positives) / max(positives, 1), len(task.f.partners) / max(partners, 1)
     omegas = torch.tensor([clients * first, clients * second], dtype=torch.float64, device=x.device)
     return Carry(**vars(pairwise.start(x, pool, memory, task)), omegas=omegas, num_partners=partners, history=[])
@@ -186,9 +187,28 @@ def draw_batches(task: PairwiseTask, pool: FedXPool) -> Iterator[tuple[float, Pa
 
 def step(carry: Carry, batch: PairBatch, eta: float, task: PairwiseTask) -> Carry:
     """Lines 13 to 16 of Algorithm 1; if u is tracked, 13 to 18 of Algorithm 2 and 14 to 19 of Algorithm 3."""
-    f, active, positives, partners, independent = task.f.objective, *batch
     # line 13: h(w, z_1) and h(w, z_2)
-    a, b, pull = task.f.forward(carry.x, active)
+    a, b, pull = task.f.forward(carry.x, batch.active)
+    # w <- w - eta (G_1 + G_2) or, with u, the step along G
+    return descend(carry, pull, find_slopes(carry, a, b, batch, task), eta, task)
+
+
+def find_slopes(
+    carry: Carry, a: Float64[Tensor, "*stack b"], b: Float64[Tensor, "*stack m"], batch: PairBatch, task: PairwiseTask
+) -> tuple[Float64[Tensor, "*stack b"], Float64[Tensor, "*stack m"]]:
+    """Lines 14 to 16 of Algorithm 1: record the scores, update u, and return the factors of G_1 and G_2.
+
+    Args:
+        carry: The step's carry; its u and its history are changed.
+        a: h(w, z_1).
+        b: h(w, z_2).
+        batch: The step's batch.
+        task: The client's task.
+
+    Returns:
+        The factors of grad h(z_1) and of grad h(z_2).
+    """
+    f, active, positives, partners, independent = task.f.objective, *batch
     # line 14 of Algorithm 2: h(w, z-hat_1) and h(w, z-hat_2), with u as before this step
     scored = None if independent is None else score_others(carry.x, carry.u, independent, partners, task)
     # line 15 of Algorithm 2: u(z_1), equation (8)
@@ -205,8 +225,7 @@ def step(carry: Carry, batch: PairBatch, eta: float, task: PairwiseTask) -> Carr
     s = differences(positives.scores, b, positives.times, active.spans)  # (b, m)
     slope = f.slope(s, active.labels, positives.u, carry.num_partners)
     second = times(slope.mT, positives.weights) * (carry.omegas[..., 1:] / (s.shape[-2] * s.shape[-1] or 1))
-    # w <- w - eta (G_1 + G_2) or, with u, the step along G
-    return descend(carry, pull, (first, second), eta, task)
+    return first, second
 
 
 def finish(carry: Carry, task: PairwiseTask) -> tuple[Float[Tensor, "d"], FedXPredictions, InnerEstimates | None]:
@@ -252,15 +271,21 @@ def run_round(
     return average(x, collect(x, state, replies, plan), replies, plan)
 
 
+def make_client(half: ClientHalf) -> ClientHalf:
+    return with_findings(half, find_slopes, lambda batch: batch.active, local=False)
+
+
+CLIENT = ClientHalf(PairwiseRisk, draw_batches, start, step, finish)
 FEDX1 = Method(
-    ClientHalf(PairwiseRisk, draw_batches, start, step, finish),
-    ServerHalf(prologue=prologue, round=run_round),
+    make_client(CLIENT),
+    server_with_findings(ServerHalf(prologue=prologue, round=run_round)),
     Records(down=FedXPool, up=FedXPredictions, state=FedXState),
     FedXSettings,
-    {SCORING: Phase(FedXPredictions, score)},
+    {SCORING: phase_with_findings(Phase(FedXPredictions, score))},
     adjusts=True,
     has_adam=True,
-    checks=Checks(check_linear, check_pairs, bound_history, check_predictions),
+    findings=True,
+    checks=checks_with_findings(Checks(check_linear, check_pairs, bound_history, check_predictions), pooled=True),
     choose=lambda method, settings, loss: with_histograms(method) if settings.pool == "histogram" else method,
     table="fedx",
     losses=(*LINEAR, CONCORDANCE),
@@ -274,8 +299,8 @@ FEDX1 = Method(
 
 FEDX2 = replace(
     FEDX1,
-    client=replace(FEDX1.client, objective=partial(PairwiseRisk, tracked=True)),
-    server=replace(FEDX1.server, round=partial(run_round, tracked=True)),
+    client=make_client(replace(CLIENT, objective=partial(PairwiseRisk, tracked=True))),
+    server=server_with_findings(ServerHalf(prologue=prologue, round=partial(run_round, tracked=True))),
     records=replace(FEDX1.records, memory=InnerEstimates),
     checks=replace(FEDX1.checks, run=check_pool),
     losses=ALL_PAIRWISE,

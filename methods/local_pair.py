@@ -9,11 +9,13 @@ On the union of all data this is the centralised reference: mini-batch pairwise 
 from collections.abc import Iterator
 
 import numpy as np
-from jaxtyping import Float
+from jaxtyping import Float, Float64
+from torch import Tensor
 
 from methods.fedx_settings import FedXSettings, check_pairs
 from methods.method import Checks, ClientHalf, Method, Records
 from methods.pair_batches import ActiveBatch
+from methods.pair_findings import checks_with_findings, with_findings
 from methods.pairwise import (
     Carry,
     InnerEstimates,
@@ -47,12 +49,27 @@ def batches(task: PairwiseTask, down: Momentum | None) -> Iterator[tuple[float, 
 
 def step(carry: Carry, batch: ActiveBatch, eta: float, task: PairwiseTask) -> Carry:
     """Take the step w <- w - eta G, with the gradient G over all pairs of the batch; with u and momentum if tracked."""
-    f = task.f.objective
     a, b, pull = task.f.forward(carry.x, batch)
+    return descend(carry, pull, find_slopes(carry, a, b, batch, task), eta, task)
+
+
+def find_slopes(
+    carry: Carry, a: Float64[Tensor, "*stack b"], b: Float64[Tensor, "*stack m"], batch: ActiveBatch, task: PairwiseTask
+) -> tuple[Float64[Tensor, "*stack b"], Float64[Tensor, "*stack m"]]:
+    """Update u, and return the derivatives of the risk over all pairs of the batch in its scores.
+
+    Args:
+        carry: The step's carry; its u is changed.
+        a: The positives' scores.
+        b: The partners' scores.
+        batch: The step's batch.
+        task: The client's task.
+    """
+    f = task.f.objective
     s = differences(a, b, batch.events, batch.spans)  # (b, m)
     u = None if carry.u is None else update_u(carry.u, batch.u_rows, f.observe(s, batch.labels, None), task)
     slope = f.slope(s, batch.labels, u) / (s.shape[-2] * s.shape[-1])
-    return descend(carry, pull, (-slope.sum(dim=-1), slope.sum(dim=-2)), eta, task)
+    return -slope.sum(dim=-1), slope.sum(dim=-2)
 
 
 def tell(x: Float[np.ndarray, "d"], state: Momentum | None, plan: Plan[FedXSettings]) -> Momentum:
@@ -60,13 +77,14 @@ def tell(x: Float[np.ndarray, "d"], state: Momentum | None, plan: Plan[FedXSetti
 
 
 LOCAL_PAIR = Method(
-    ClientHalf(PairwiseRisk, batches, start, step, finish),
+    with_findings(ClientHalf(PairwiseRisk, batches, start, step, finish), find_slopes, lambda batch: batch, local=True),
     ServerHalf(tell=tell, update=average),
     Records(down=Momentum, up=Momentum, memory=InnerEstimates, state=Momentum),
     FedXSettings,
     adjusts=True,
     has_adam=True,
-    checks=Checks(sites=check_pairs),
+    findings=True,
+    checks=checks_with_findings(Checks(sites=check_pairs)),
     table="fedx",
     losses=ALL_PAIRWISE,
     loss="kl-opauc",

@@ -33,7 +33,7 @@ from methods.fedx_settings import FedXSettings as FedXSettings
 from methods.method import Task, as_array, as_tensor, momentum_step
 from methods.pair_batches import ActiveBatch, Predictions
 from methods.server import Plan, Replies
-from payloads.record import BoolArray, FloatArray, Payload, array
+from payloads.record import BoolArray, FloatArray, IntArray, Payload, array
 from payloads.settings import TrainingSettings
 from problems.models import FlatModel
 from problems.models.dense import add_scaled
@@ -59,6 +59,8 @@ class InnerEstimates(Payload):
 
     u: FloatArray = array("n", "k")
     observed: BoolArray = array("n", kind="bool")
+    # several findings only, see `methods.finding_records`
+    cuts: IntArray | None = array("f", "l", kind="int", optional=True)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -81,7 +83,10 @@ class PairwiseRisk:
         tracked: Whether u and a momentum are used: for a non-linear f, and for any f if the argument is True.
         adjust: The clipping and weight decay of a step's gradient, or None.
         spans: The span of each row, see `problems.objectives.concordance`. None: the loss ignores times.
+        output: The network's output that is the score, if the network has several.
     """
+
+    output = 0
 
     def __init__(
         self, model: FlatModel, site: Site, loss: str, run: TrainingSettings, fedx: FedXSettings, tracked: bool = False
@@ -123,6 +128,8 @@ class PairwiseRisk:
             a gradient in the weights, like the `pull` of `FlatModel.forward`. Call it once, before w changes.
         """
         outputs, back = self.model.forward(w, batch.features)
+        if self.model.outputs > 1:  # `pull` is then not used, see `methods.pair_findings`
+            outputs = outputs[:, self.output]
         scores, count = self.score.value(outputs), batch.u_rows.shape[-1]
 
         def pull(positives: Tensor, partners: Tensor, into: Tensor | None = None, alpha: float = 1.0) -> Tensor:
@@ -256,7 +263,7 @@ def update_u(
 def descend(
     carry: C,
     pull: Callable[..., Float[Tensor, "*stack d"]],
-    slopes: tuple[Float64[Tensor, "*stack b"], Float64[Tensor, "*stack m"]],
+    slopes: tuple[Any, ...],
     eta: float,
     task: PairwiseTask,
 ) -> C:
@@ -267,7 +274,8 @@ def descend(
     Args:
         carry: The step's carry; its w, G and moments are changed in place.
         pull: The map from slopes of the batch's scores to a gradient in the weights, see `PairwiseRisk.forward`.
-        slopes: The derivatives of the risk in the scores of the batch's positives and partners.
+        slopes: The arguments of `pull`: the derivatives of the risk in the scores of the batch's positives (*stack, b)
+            and partners (*stack, m).
         eta: The step size.
         task: The client's task; provides beta and the optimizer.
 
@@ -276,7 +284,7 @@ def descend(
     """
     if task.training.has_adam:
         return adam_step(carry, pull(*slopes), eta, task.f.adjust)
-    if carry.u is None:
+    if not task.f.tracked:
         pull(*slopes, into=carry.x, alpha=-eta)
         return carry
     return replace(carry, momentum=momentum_step(carry.x, carry.momentum, pull(*slopes), task.settings.beta, eta))

@@ -51,6 +51,8 @@ class FedXPredictions(Payload):
     # concordance only: the interval of each positive's event, and the first and last interval of each partner's span
     positive_times: IntArray | None = array("p", kind="int", optional=True)
     partner_times: IntArray | None = array("q", 2, kind="int", optional=True)
+    # several findings only, see `methods.finding_records`
+    cuts: IntArray | None = array("f", "l", kind="int", optional=True)
 
 
 @dataclass(frozen=True, eq=False)
@@ -74,8 +76,8 @@ class FedXPool(Payload):
     weight for all its entries.
     """
 
-    # all sites together: clients N, positives |S_1|, partners |S_2|
-    totals: IntArray = array(3, kind="int")
+    # all sites together: clients N, positives |S_1|, partners |S_2|; with several findings, of each finding
+    totals: IntArray = array("t", kind="int")
     # S_1: scores, inner estimates, and whether a run has estimates yet (the scoring round's runs have none)
     positive_scores: FloatArray = array("p")
     positive_lengths: IntArray = array("r", kind="int")
@@ -92,6 +94,8 @@ class FedXPool(Payload):
     # concordance only, as in `FedXPredictions`
     positive_times: IntArray | None = array("p", kind="int", optional=True)
     partner_times: IntArray | None = array("q", 2, kind="int", optional=True)
+    # several findings only, see `methods.finding_records`
+    cuts: IntArray | None = array("f", "l", kind="int", optional=True)
 
 
 # From a client's history up.

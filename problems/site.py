@@ -122,8 +122,20 @@ class Site:
 
     @cached_property
     def everyone(self) -> Int64[np.ndarray, "n"]:
-        """The indices of all rows."""
-        return np.arange(len(self))
+        """The indices of all rows, ascending; for `of_finding` of the rows in which the finding is known."""
+        return np.sort(np.concatenate([self.positives, self.negatives]))
+
+    def of_finding(self, index: int) -> Self:
+        """Return the site with a single label, one of its findings. The features are shared.
+
+        Args:
+            index: The finding's number.
+        """
+        assert self.findings is not None
+        values = self.findings.values[:, index]
+        labels = torch.tensor(values, dtype=self.labels.dtype, device=self.labels.device)
+        positives, negatives = np.flatnonzero(values == 1), np.flatnonzero(values == 0)
+        return replace(self, labels=labels, positives=positives, negatives=negatives, findings=None)
 
     def is_one_batch(self, batch_size: int) -> bool:
         """Return whether every batch is the whole site.

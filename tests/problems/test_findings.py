@@ -17,8 +17,11 @@ from torch.nn import functional
 from apps.config import ConfigError, Scalar, parse_run_config
 from apps.registry import ALGORITHMS
 from apps.server_app import RunFailedError
+from methods.finding_records import join_records, split_records
 from methods.local_sgd import LOCAL_SGD
+from methods.predictions import FedXPredictions
 from methods.samples import FindingsObjective
+from payloads.record import PayloadError
 from payloads.settings import Settings, TrainingSettings
 from problems.data import DataError, DataSpec, load
 from problems.data.findings import Findings, make_findings, read_findings
@@ -223,6 +226,64 @@ def test_heads_trained_at_once_are_those_trained_alone(folder: Path, tmp_path: P
     assert together.network.parameters.shape == (12,)
 
 
+@pytest.mark.parametrize(
+    ("strategy", "keys"),
+    [
+        ("local-pair", {"loss": "psm", "local-steps": 1}),
+        ("local-pair", {"loss": "kl-opauc", "local-steps": 1}),
+        ("fedx1", {"loss": "squared-hinge"}),
+        ("fedx1", {"loss": "psm", "fedx.tau": 2, "fedx.history-size": 9}),
+        ("fedx2", {"loss": "kl-opauc"}),
+        ("fedx2", {"loss": "auprc", "fedx.independent-history": True}),
+    ],
+)
+def test_pairs_of_findings_are_those_of_separate_runs(
+    strategy: str, keys: dict[str, Scalar], folder: Path, tmp_path: Path
+) -> None:
+    """Each head draws the batches and predictions of a run on its known rows alone, at every site.
+
+    With local pairs, sites count by their known rows, so their steps differ in size: one step is compared.
+    """
+    for file in ("train.csv", "test.csv"):
+        frame = pd.read_csv(folder / file)
+        frame.assign(ward=np.arange(len(frame)) % 3).to_csv(folder / file, index=False)
+    full = config_of(folder, strategy=strategy, site_column="ward", partition="natural", dtype="float64", scale="none")
+    full |= {
+        "learning-rate": 0.3,
+        "fedx.positive-batch-size": 4,
+        "fedx.negative-batch-size": 5,
+        "local-steps": 4,
+        **keys,
+    }
+    together = load_model(run(full, tmp_path / "together", clients=3, quiet=True).path)
+    for index, name in enumerate(NAMES):
+        alone = tmp_path / name
+        alone.mkdir()
+        for file in ("train.csv", "test.csv"):
+            frame = pd.read_csv(folder / file)[[*"abcd", "ward", name]].dropna()
+            frame.assign(**{name: frame[name].astype(int)}).to_csv(alone / file, index=False)
+        single = {**full, "data-dir": str(alone), "label-columns": "", "label-column": name, "learning-rate": 0.1}
+        expected = load_model(run(single, tmp_path / f"run-{name}", clients=3, quiet=True).path)
+        np.testing.assert_allclose(
+            together.network.parameters.view(3, 4)[index], expected.network.parameters, rtol=1e-9, atol=1e-12
+        )
+
+
+def test_joined_records_split_into_the_same() -> None:
+    records = [
+        FedXPredictions(positive_scores=np.ones(p), partner_scores=np.zeros(q), momentum=np.arange(2.0))
+        for p, q in ((2, 3), (0, 1), (4, 0))
+    ]
+    parts = split_records(FedXPredictions.from_record(join_records(records).to_record()), 3)
+    for part, record in zip(parts, records, strict=True):
+        assert {k: v.tolist() for k, v in part.arrays().items()} == {k: v.tolist() for k, v in record.arrays().items()}
+    joined = join_records(records)
+    with refuses(PayloadError, "cuts: .*do not add up"):
+        split_records(replace(joined, cuts=joined.cuts + 1), 3)
+    with refuses(PayloadError, "cuts: got none"):
+        split_records(records[0], 3)
+
+
 TRAINED = [name for name, row in ALGORITHMS.items() if row.traits.findings and name != "local-sgd"]
 
 
@@ -246,7 +307,7 @@ def test_the_log_counts_them(folder: Path, tmp_path: Path, caplog: pytest.LogCap
     ("keys", "match"),
     [
         ({"strategy": "coda", "client-weights": "equal"}, "client-weights: .*'examples' with label-columns"),
-        ({"strategy": "fedx2"}, "label-columns: .*strategies for several labels: .*local-sgd"),
+        ({"strategy": "composite"}, "label-columns: .*strategies for several labels: .*local-sgd"),
         ({"label-columns": "mass"}, "two or more names"),
         ({"label-column": "mass"}, "label-column: .*since label-columns names several labels"),
         ({"partition": "dirichlet"}, "partition: .*iid"),
