@@ -83,10 +83,10 @@ class PairwiseRisk:
         tracked: Whether u and a momentum are used: for a non-linear f, and for any f if the argument is True.
         adjust: The clipping and weight decay of a step's gradient, or None.
         spans: The span of each row, see `problems.objectives.concordance`. None: the loss ignores times.
-        output: The network's output that is the score, if the network has several.
+        output: The number of the network's output that is the score. None: the network has a single output.
     """
 
-    output = 0
+    output: int | None = None
 
     def __init__(
         self, model: FlatModel, site: Site, loss: str, run: TrainingSettings, fedx: FedXSettings, tracked: bool = False
@@ -128,7 +128,7 @@ class PairwiseRisk:
             a gradient in the weights, like the `pull` of `FlatModel.forward`. Call it once, before w changes.
         """
         outputs, back = self.model.forward(w, batch.features)
-        if self.model.outputs > 1:  # `pull` is then not used, see `methods.pair_findings`
+        if self.output is not None:  # `pull` is then not used, see `methods.pair_findings`
             outputs = outputs[:, self.output]
         scores, count = self.score.value(outputs), batch.u_rows.shape[-1]
 
