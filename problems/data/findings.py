@@ -3,6 +3,8 @@
 A finding may be unknown in a row. The row then trains only the other findings.
 """
 
+import logging
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, Self
@@ -13,9 +15,12 @@ from numpy.typing import NDArray
 
 from problems.data.cells import name_cells
 from problems.data.spec import UNCERTAIN, DataError, DataSpec
+from problems.errors import join_first
 
 if TYPE_CHECKING:
     import pandas as pd
+
+_log = logging.getLogger(__name__)
 
 UNKNOWN = -1
 _MOST_NAMED = 10
@@ -99,25 +104,42 @@ class Findings:
 
 
 def read_findings(columns: "Sequence[pd.Series[Any]]", spec: DataSpec) -> Findings:
-    """Read the columns in ``label-columns``.
+    """Read the columns of labels.
 
     Args:
-        columns: The columns, with cells 0, 1, -1 (uncertain) or missing (unknown).
+        columns: The columns in `DataSpec.label_sources`: with cells 0, 1, -1 (uncertain) or missing (unknown), or a
+            single column whose cells list findings.
         spec: The options; ``uncertain`` determines the meaning of -1.
 
     Raises:
         DataError: A cell is another number, or text. The error quotes no cell.
     """
-    return make_findings(read_cells(columns), tuple(str(column.name) for column in columns), spec)
+    return make_findings(read_cells(columns, spec), spec.findings, spec)
 
 
-def read_cells(columns: "Sequence[pd.Series[Any]]") -> Float64[np.ndarray, "n findings"]:
-    """Return the numbers in columns of findings, nan for missing cells.
+def read_cells(columns: "Sequence[pd.Series[Any]]", spec: DataSpec) -> Float64[np.ndarray, "n findings"]:
+    """Return the columns of labels as numbers, nan for missing cells; see `read_findings`.
 
     Raises:
-        DataError: A cell is text. The error quotes no cell.
+        DataError: A cell is text, without ``label-separator``. The error quotes no cell.
     """
+    if spec.label_separator:
+        return _split_lists(columns[0], spec)
     return np.stack([_read_finding(column) for column in columns], axis=1)
+
+
+def _split_lists(column: "pd.Series[Any]", spec: DataSpec) -> Float64[np.ndarray, "n findings"]:
+    """Return whether each cell lists each finding, nan for missing cells. The log counts other names in the cells."""
+    values, others = np.full((len(column), len(spec.findings)), np.nan), Counter[str]()
+    for row, (cell, missing) in enumerate(zip(column, column.isna(), strict=True)):
+        if not missing:
+            listed = {part.strip() for part in str(cell).split(spec.label_separator)}
+            values[row] = [name in listed for name in spec.findings]
+            others.update(listed.difference(spec.findings))
+    if others:
+        texts = [f"{name} in {count:,} cells" for name, count in others.most_common()]
+        _log.warning("%s: label-columns does not list %s", column.name, join_first(texts, _MOST_NAMED))
+    return values
 
 
 def make_findings(values: NDArray[Any], names: tuple[str, ...], spec: DataSpec) -> Findings:

@@ -301,6 +301,11 @@ class DataSpec:
         "Empty: one label.",
         "comma-separated names, or empty",
     )
+    label_separator: str = _key(
+        "",
+        "The text between findings in cells of label-column, such as | in mass|scar. Empty: a column for each finding.",
+        "text, or empty",
+    )
     uncertain: str = _key("ignore", "The meaning of -1 in label-columns: unknown, 0 or 1.", ", ".join(UNCERTAIN))
     label_type: str = _key(
         CLASS,
@@ -422,6 +427,11 @@ class DataSpec:
     def findings(self) -> tuple[str, ...]:
         """The names of the [findings](findings.md), the binary labels in ``label-columns``; () with a single label."""
         return parse_names("label-columns", self.label_columns)
+
+    @property
+    def label_sources(self) -> tuple[str, ...]:
+        """The columns of a table that contain the labels."""
+        return (self.labels_in,) if self.label_separator or not self.findings else self.findings
 
     @property
     def has_numbers(self) -> bool:

@@ -180,6 +180,8 @@ def _check_findings(spec: DataSpec) -> None:
     allowed, plain = ", ".join(UNCERTAIN), "'ignore' without label-columns"
     _require(spec, "uncertain", spec.uncertain in UNCERTAIN, allowed)
     if not spec.label_columns:
+        unused = "'' without label-columns"
+        _require(spec, "label-separator", not spec.label_separator, unused, "set label-columns")
         _require(spec, "uncertain", spec.uncertain == "ignore", plain, "set label-columns, or remove uncertain")
         return
     few = "two or more names; for a single label set label-column"
@@ -201,7 +203,14 @@ def _check_findings(spec: DataSpec) -> None:
     since = "since label-columns names several labels"
     partitions = f"{', '.join(NUMBER_PARTITIONS)}, {since}"
     _require(spec, "partition", spec.partition in NUMBER_PARTITIONS, partitions)
-    plain_keys: dict[str, object] = dict.fromkeys(("label-column", "positive-label", "time-column"), "")
+    tabular = spec.dataset in TABLES or bool(spec.image_column)
+    lists = f"'' with dataset {spec.dataset!r}, whose labels are numbers"
+    _require(spec, "label-separator", tabular or not spec.label_separator, lists, "remove label-separator")
+    plain_keys: dict[str, object] = dict.fromkeys(("positive-label", "time-column"), "")
+    if spec.label_separator:
+        plain_keys["uncertain"] = "ignore"
+    else:
+        plain_keys["label-column"] = ""
     plain_keys |= dict.fromkeys(("offset-column", "subgroups"), "")
     plain_keys |= {"label-type": CLASS, "imbalance": 0.0, "label-noise": 0.0}
     for key, value in plain_keys.items():

@@ -230,12 +230,12 @@ def _measure_findings(
 
     spec, features = model.config.data, rows.features
     if isinstance(features, pd.DataFrame):
-        lacking = [name for name in model.findings if name not in features.columns]
+        lacking = [name for name in spec.label_sources if name not in features.columns]
         if lacking:
             hint = "add these columns, or use `predict`"
             got = f"no column {', '.join(map(repr, lacking))}"
-            raise DataError(path, got=got, allowed="the columns in label-columns", hint=hint)
-        columns = [without_markers(features[name], ()) for name in model.findings]
+            raise DataError(path, got=got, allowed="the columns of the labels", hint=hint)
+        columns = [without_markers(features[name], ()) for name in spec.label_sources]
         findings = read_findings(columns, spec)
     elif rows.labels is None:
         raise DataError(path, got="rows without labels", allowed="an array y", hint="add labels, or use `predict`")

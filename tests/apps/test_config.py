@@ -173,6 +173,7 @@ def valid(key: str) -> st.SearchStrategy[Any]:
         "composite.strong-convexity": st.one_of(st.just("auto"), st.floats(0, 1e6)),
         "lr-warmup": st.just(0),  # shorter than any run
         "label-columns": st.just(""),  # excludes other keys
+        "label-separator": st.just(""),
         "uncertain": st.just("ignore"),
         "vfb2.intercept": st.sampled_from(["auto", True, False]),
         "vfb2.embedding": st.just(0),  # a network needs vfb2-sgd and other keys, and softmax needs a network

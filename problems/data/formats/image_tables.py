@@ -44,7 +44,7 @@ def image_table(train: Path, test: Path | None, spec: DataSpec) -> Source:
     import pandas as pd
 
     keys = {"label-column": spec.labels_in, "site-column": spec.site_column, "group-column": spec.group_column}
-    if spec.findings:
+    if spec.findings and not spec.label_separator:
         del keys["label-column"]
     names = {key: name for key, name in keys.items() if name}
     tables = [path for path in (train, test) if path is not None]
@@ -60,7 +60,7 @@ def image_table(train: Path, test: Path | None, spec: DataSpec) -> Source:
 
     images = read_images(paths, bits=spec.pixel_bits, size=spec.image_size)
     train_count = None if test is None else len(read[0][1])
-    labels = read_cells(list(map(take, spec.findings))) if spec.findings else take(spec.labels_in).to_numpy()
+    labels = read_cells(list(map(take, spec.label_sources)), spec) if spec.findings else take(spec.labels_in).to_numpy()
     source = make_source(labels, images.pixels, train_count, pixel_max=images.pixel_max)
     if spec.group_column:
         source = replace(source, groups=number_groups(take(spec.group_column)))
@@ -79,23 +79,25 @@ def listed_images(path: Path, spec: DataSpec) -> tuple[list[Path], NDArray[Any] 
     """
     frame, files = _read(path, spec, {})
     report_others(path.parent, files, [path])
-    names = spec.findings or (spec.labels_in,)
+    names = spec.label_sources
     if not {*names} <= {*frame.columns}:
         return files, None
-    return files, read_cells([frame[name] for name in names]) if spec.findings else frame[spec.labels_in].to_numpy()
+    if not spec.findings:
+        return files, frame[spec.labels_in].to_numpy()
+    return files, read_cells([frame[name] for name in names], spec)
 
 
 def _read(path: Path, spec: DataSpec, names: dict[str, str]) -> tuple["pd.DataFrame", list[Path]]:
     """Return a table and the images' files, and log the ignored columns."""
     words = [spec.image_column, *([spec.group_column] if spec.group_column else [])]
     frame = clean(read_table(path, words, Dialect.of(spec)), path, spec, site=True)[0]
-    findings = [("label-columns", name) for name in spec.findings if names]
+    findings = [("label-columns", name) for name in spec.findings if names and not spec.label_separator]
     for key, name in [(_KEY, spec.image_column), *names.items(), *findings]:
         if name not in frame.columns:
             allowed = f"columns {join_first(frame.columns.tolist(), 30)}"
             raise DataError(key, got=repr(name), allowed=allowed, hint=f"choose a column of {path}")
     files = _find_files(path, frame[spec.image_column])
-    used = {spec.image_column, *names.values(), *(spec.findings or (spec.labels_in,))}
+    used = {spec.image_column, *names.values(), *spec.label_sources}
     if ignored := [str(name) for name in frame.columns if name not in used]:
         _log.warning("%s: %d columns are ignored: %s", path, len(ignored), join_first(ignored, 10))
     return frame, files

@@ -190,8 +190,8 @@ def from_frames(
             raise DataError(key, got=repr(name), allowed=_columns(frame), hint=f"choose a column of {files}")
         return frame.pop(name)
 
-    findings = [take("label-columns", name) for name in spec.findings]
-    labels = findings[0] if findings else take("label-column", label_column)
+    key = "label-column" if spec.label_separator or not spec.findings else "label-columns"
+    labels, *further = (take(key, name) for name in spec.label_sources)
     offsets = take("offset-column", spec.offset_column) if spec.offset_column else None
     ends = take("time-column", spec.time_column) if spec.time_column else None
     starts = take("entry-column", spec.entry_column) if spec.entry_column else None
@@ -201,7 +201,7 @@ def from_frames(
         site_values, sites = label_classes(take("site-column", spec.site_column).to_numpy(), site_name)
     groups = number_groups(take("group-column", spec.group_column)) if spec.group_column else None
     if not len(frame.columns):
-        got = f"no column except {', '.join(map(repr, spec.findings or (label_column,)))}"
+        got = f"no column except {', '.join(map(repr, spec.label_sources))}"
         raise DataError(train, got=got, allowed="at least a column of features", hint="add columns of features")
     wanted = fill_in(listed, sorted(frame.columns) if site else frame.columns)
     lacking = [column.name for column in wanted if column.name not in frame.columns]
@@ -209,7 +209,7 @@ def from_frames(
         got = f"no column {', '.join(map(repr, lacking[:10]))} of feature-columns"
         raise DataError(train, got=got, allowed=_columns(frame), hint="set feature-columns to existing columns")
     faults = find_faults(labels, label=True) if spec.has_numbers else []
-    faults += [] if spec.has_numbers or findings else _find_missing_labels(labels, label_column)
+    faults += [] if spec.has_numbers or spec.findings else _find_missing_labels(labels, label_column)
     faults += [fault for column in (offsets, ends, starts) if column is not None for fault in find_faults(column)]
     check_columns(frame, wanted, spec, faults, train_count=train_count, site=site)
     if groups is None:
@@ -217,7 +217,7 @@ def from_frames(
             everything,
             [column.name for column in wanted],
             (
-                *(spec.findings or (label_column,)),
+                *spec.label_sources,
                 *(spec.site_column, spec.offset_column, spec.time_column, spec.entry_column),
             ),
         )
@@ -225,8 +225,8 @@ def from_frames(
         _log.warning("ignored column %r of %s, which counts rows and has no name", counting[0], files)
     encoder = lambda train_rows: encode(frame, wanted, train_rows, spec)  # noqa: E731
     notes = tuple(describe_hits(parse_markers(spec.missing_values), hits, len(frame)))
-    if findings:
-        source = finding_source(read_findings(findings, spec), encoder, train_count, sites)
+    if spec.findings:
+        source = finding_source(read_findings([labels, *further], spec), encoder, train_count, sites)
     elif spec.has_numbers:
         source = number_source(read_numbers(labels), encoder, train_count, sites)
     else:
