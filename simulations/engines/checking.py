@@ -15,6 +15,7 @@ from apps.evaluation.labels import describe_labels
 from apps.evaluation.starting import starting_point
 from apps.run_directory.artifacts import RunDirectory
 from apps.training import Training
+from problems.errors import join_first
 from simulations.arguments import add_directory
 from simulations.engines.in_process import run_in_process
 from simulations.results.output import log_off
@@ -48,7 +49,8 @@ def check_run(clients: int, flat: Mapping[str, Scalar], nodes: Sequence[Mapping[
         starting_point(config, evaluator)
         lines.append(f"{config.run.strategy} on {config.data.dataset}: {len(roster)} sites; {evaluator.summary}")
         lines.extend(evaluator.notes)
-        lines.extend(describe_labels(config.data, evaluator.sample_format, roster.class_counts))
+        counts = roster.class_counts, roster.finding_counts
+        lines.extend(describe_labels(config.data, evaluator.sample_format, *counts))
         lines.extend(_of_sites(config, roster))
         if config.warning:
             lines.append(config.warning)
@@ -64,6 +66,12 @@ def _of_sites(config: RunConfig, roster: Roster) -> Iterator[str]:
     for site, (negatives, positives) in enumerate(roster.class_counts.tolist()):
         if config.data.has_numbers:
             yield f"{roster.label(site)}: {negatives:,} rows"
+            continue
+        if roster.finding_counts is not None:
+            pairs = zip(config.data.findings, roster.finding_counts[site].tolist(), strict=True)
+            single = [name for name, counts in pairs if not all(counts)]
+            lack = f"; without zeros or ones of {join_first(single, 8)}" if single else ""
+            yield f"{roster.label(site)}: {negatives:,} rows{lack}"
             continue
         lacking = [name for name, count in (("positive", positives), ("negative", negatives)) if not count]
         missing = f"; no {lacking[0]} rows" if lacking else ""

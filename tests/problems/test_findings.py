@@ -32,6 +32,7 @@ from problems.models import FlatModel, build_model
 from problems.models.networks import SaddleNetwork
 from problems.objectives.scores import SCORES
 from problems.site import Site
+from simulations.engines.checking import check_run
 from simulations.engines.launch import run
 from simulations.scoring.export import export_onnx
 from simulations.scoring.model import load as load_model
@@ -337,6 +338,15 @@ def test_what_needs_one_label_is_refused(keys: dict[str, Scalar], match: str) ->
 def test_a_stage_cannot_restart_the_dual(folder: Path, tmp_path: Path) -> None:
     with refuses(RunFailedError, "coda.restart-dual: .*false with label-columns"):
         run({**config_of(folder, strategy="coda"), "coda.stage-rounds": 1}, tmp_path / "run", clients=3, quiet=True)
+
+
+def test_a_check_names_findings_that_a_site_lacks(folder: Path) -> None:
+    frame = make_table(120)
+    frame.loc[:59, "scar"] = 0
+    frame.assign(ward=np.arange(120) // 60).to_csv(folder / "train.csv", index=False)
+    make_table(80, seed=1).assign(ward=0).to_csv(folder / "test.csv", index=False)
+    lines = check_run(2, config_of(folder, site_column="ward", partition="natural"))
+    assert lines[-2:] == ["ward 0: 60 rows; without zeros or ones of scar", "ward 1: 60 rows"]
 
 
 # The metrics, and models in use.
