@@ -57,6 +57,9 @@ class RunSettings(Settings):
         "Whether sites train batch norms, whose statistics are averaged, or [freeze](networks.md#batch-norm) them.",
         "averaged",
     )
+    precision: Literal["full", "bf16"] = setting(
+        "The numbers of a network's layers in training. [bf16](networks.md#precision) has 16 bits.", "full"
+    )
     output_dir: str = setting(
         "The folder of the runs' directories.", "results", "a path that is not empty", min_length=1
     )

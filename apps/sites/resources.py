@@ -31,7 +31,7 @@ from problems.minimax import (
     SyntheticPLOracle,
     build_problem,
 )
-from problems.models import FlatModel, build_model, freeze
+from problems.models import FlatModel, ModelError, build_model, freeze
 from problems.models.networks import HazardNetwork, SaddleNetwork
 from problems.objectives.hazard import HAZARD, START
 from problems.objectives.scores import score_of
@@ -141,7 +141,8 @@ def skeleton(config: RunConfig, input_shape: tuple[int, ...], role: str = "") ->
     training = config.training
     run = config.run
     further = training.loss in SADDLES, _count_baselines(config), len(config.data.findings)
-    key = (run.model, run.frozen, run.batch_norm, further, input_shape, training.dtype, device_of(training), role)
+    kind = run.model, run.frozen, run.batch_norm, run.precision
+    key = (kind, further, input_shape, training.dtype, device_of(training), role)
     cache: dict[object, FlatModel] = _skeletons.__dict__.setdefault("models", {})
     if key not in cache:
         cache[key] = new_model(config, input_shape)
@@ -174,7 +175,13 @@ def new_model(config: RunConfig, input_shape: tuple[int, ...]) -> FlatModel:
         module = SaddleNetwork(module, outputs)
     elif baselines := _count_baselines(config):
         module = HazardNetwork(module, baselines, START)
-    model = FlatModel(module, dtype=dtype_of(training), device=device_of(training), outputs=outputs)
+    precision = torch.bfloat16 if config.run.precision == "bf16" else None
+    model = FlatModel(
+        module, dtype=dtype_of(training), device=device_of(training), outputs=outputs, precision=precision
+    )
+    if precision is not None and (model.dense is not None or model.dtype == torch.float64 or config.privacy.epsilon):
+        allowed = "'full' with linear and mlp, with dtype 'float64' and with privacy.epsilon"
+        raise ModelError("precision", got="'bf16'", allowed=allowed, hint="remove precision")
     if config.privacy.epsilon:
         model.check_records()
     return model

@@ -49,6 +49,7 @@ class FlatModel:
         dtype: `torch.float32` or `torch.float64`.
         device: The device of the vectors.
         outputs: The number of logits of a sample.
+        precision: The type of the layers' computations in train mode, by PyTorch's autocast. None: ``dtype``.
 
     Attributes:
         parameters, gradient: The flat vectors. Change them only in place, and not between `scores` and the `vjp` of
@@ -84,12 +85,13 @@ class FlatModel:
         dtype: torch.dtype = torch.float32,
         device: torch.device | str = "cpu",
         outputs: int = 1,
+        precision: torch.dtype | None = None,
     ) -> None:
         if dtype not in NUMPY_DTYPES:
             raise ValueError(f"dtype must be torch.float32 or torch.float64, got {dtype}")
         check_module(module)
         self.module = module.to(device=device, dtype=dtype)
-        self.dtype, self.outputs = dtype, outputs
+        self.dtype, self.outputs, self.precision = dtype, outputs, precision
         self.stochastic = any(_may_draw(child) for child in module.modules())
         self.dense = dense_network(module) if outputs == 1 else None
         persistent: dict[str, Tensor] = {
@@ -192,8 +194,9 @@ class FlatModel:
         """
         self._show(self.parameters if weights is None else weights)
         self._enter_train_mode()
-        scores: Tensor = self.module(features.to(self.device, self.dtype))
-        return scores
+        with torch.autocast(self.device.type, self.precision, enabled=self.precision is not None):
+            scores: Tensor = self.module(features.to(self.device, self.dtype))
+        return scores.to(self.dtype)
 
     def forward(
         self, weights: Float[Tensor, "d"], features: Float[Tensor, "b *shape"]
