@@ -181,12 +181,14 @@ class History:
         log(level, "%s in %.1f s; %ssee %s", outcome, result["wall_seconds"], remark, file)
 
 
-def _training_rows(config: RunConfig, roster: Roster) -> list[dict[str, int]] | None:
+def _training_rows(config: RunConfig, roster: Roster) -> list[dict[str, Any]] | None:
     """Return each site's numbers of training rows. None if the sites have columns, or rows without labels."""
+    findings = roster.finding_counts
     if not config.algorithm.strategy.counts_samples or config.data.dataset in UNLABELLED:
         return None
     return [
         {"partition": partition, "rows": negatives + positives}
-        | ({} if config.data.has_numbers else {"positives": positives})
+        | ({} if config.data.has_numbers or findings is not None else {"positives": positives})
+        | ({} if findings is None else {"findings": findings[partition].tolist()})
         for partition, (negatives, positives) in enumerate(roster.class_counts.tolist())
     ]

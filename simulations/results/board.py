@@ -19,7 +19,7 @@ from apps.evaluation.site_figures import NOT_RECALIBRATED, RECALIBRATION
 from apps.run_directory.curves import rows_in_words
 from payloads.site_names import label_entry
 from problems.calibration import read_calibration
-from problems.data.spec import NUMBER
+from problems.data.spec import NUMBER, parse_names
 from problems.intervals import AUC, BRIER, ECE, share_interval
 from problems.objectives.classification import CROSS_ENTROPY
 from problems.objectives.number_losses import POISSON
@@ -74,8 +74,8 @@ class Board:
 
     @property
     def is_binary(self) -> bool:
-        """Whether the run is finished, and its rows have binary labels."""
-        return AUC in self.run.metrics and bool(self.run.result)
+        """Whether the run is finished, and each of its rows has one binary label."""
+        return AUC in self.run.metrics and bool(self.run.result) and not self.run.config.get("label-columns")
 
     @property
     def is_timed(self) -> bool:
@@ -275,6 +275,23 @@ def _share(name: str, hits: int, rows: int) -> str:
         return "-"
     low, high = share_interval(hits, rows)
     return f"{name} {format_cell(hits / rows, 3)} ({low:.3f} to {high:.3f})".strip()
+
+
+def describe_findings(run: RunRecord) -> str:
+    """Return the result of a run whose rows have several binary labels in one sentence; "" for a run with other labels.
+
+    Args:
+        run: The run.
+    """
+    names = parse_names("label-columns", str(run.config.get("label-columns", "")))
+    figures = {name: run.metrics[f"auc_{name}"] for name in names if f"auc_{name}" in run.metrics}
+    if not figures:
+        return ""
+    low, high = min(figures, key=lambda name: figures[name]), max(figures, key=lambda name: figures[name])
+    texts = [f"{format_metric(figures[name])} ({name})" for name in (low, high)]
+    rows = Board(run, {}).rows_in_words
+    mean = format_metric(run.metrics[AUC])
+    return f"The model scores {len(figures)} labels. On {rows} its mean AUC is {mean}, from {texts[0]} to {texts[1]}."
 
 
 def describe_numbers(run: RunRecord) -> str:

@@ -27,7 +27,7 @@ from payloads.site_names import label_entry, label_site
 from problems.errors import require
 from problems.intervals import FIGURES
 from simulations.results.after import tabulate_importance, tabulate_subgroups
-from simulations.results.board import NO_BASELINES, NO_LABELS, Board, describe_numbers
+from simulations.results.board import NO_BASELINES, NO_LABELS, Board, describe_findings, describe_numbers
 from simulations.results.board_figures import draw_board
 from simulations.results.compare import Comparison
 from simulations.results.described import read_description
@@ -111,7 +111,7 @@ def _describe(run: RunRecord) -> dict[str, Any] | None:
         return None
     board = Board.of(run)
     if not (board.is_binary or board.is_timed):
-        return {"headline": describe_numbers(run) or NO_LABELS, "checklist": None}
+        return {"headline": describe_numbers(run) or describe_findings(run) or NO_LABELS, "checklist": None}
     common = {
         "headline": board.headline(),
         "comparison": board.comparison(),

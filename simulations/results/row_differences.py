@@ -98,14 +98,15 @@ class ScoredRows:
 def compare_rows(runs: Sequence[RunRecord], metric: str = AUC) -> list[RowDifference]:
     """Return the difference of each run from the first run.
 
-    Runs without a result, and runs that neither can score their rows again nor have an interval of the metric, have no
-    difference.
+    Runs without a result, runs that neither can score their rows again nor have an interval of the metric, and runs
+    with several labels for each row have no difference.
 
     Args:
         runs: The runs. No differences for more than `MAX_RUNS` runs.
         metric: A metric of `COMPARED`.
     """
-    finished = [run for run in runs if run.status == FINISHED and math.isfinite(run.metrics.get(metric, math.nan))]
+    single = [run for run in runs if not run.config.get("label-columns")]
+    finished = [run for run in single if run.status == FINISHED and math.isfinite(run.metrics.get(metric, math.nan))]
     if len(finished) < 2 or len(runs) > MAX_RUNS:
         return []
     first, *further = finished

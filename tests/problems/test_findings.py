@@ -34,6 +34,8 @@ from problems.objectives.scores import SCORES
 from problems.site import Site
 from simulations.engines.checking import check_run
 from simulations.engines.launch import run
+from simulations.results.board import describe_findings
+from simulations.results.row_differences import compare_rows
 from simulations.scoring.export import export_onnx
 from simulations.scoring.model import load as load_model
 from simulations.scoring.rows import evaluate_file, score_file
@@ -377,6 +379,9 @@ def test_a_model_scores_measures_and_exports(model: str, folder: Path, tmp_path:
     np.testing.assert_array_equal(scores[[f"probability_{name}" for name in NAMES]], likely)
     measured = evaluate_file(trained, folder / "test.csv", resamples=20).metrics
     assert measured["auc"].value == pytest.approx(record.metrics["auc"])
+    assert [len(site["findings"]) for site in record.result["training_rows"]] == [3, 3, 3]
+    assert describe_findings(record).startswith("The model scores 3 labels. On the test set its mean AUC is ")
+    assert compare_rows([record, record]) == []
     exported = export_onnx(trained)
     assert exported.difference is not None
     assert exported.difference <= 1e-5
