@@ -256,7 +256,7 @@ def checks_with_findings(checks: Checks, *, pooled: bool = False) -> Checks:
     def limits(client: int, model: Any, plan: Plan[Any]) -> dict[str, int]:
         bounds = [checks.limits(client, model, own) for own in plans_of(plan)]
         if plan.finding_counts is None:
-            return dict(bounds[0])
+            return {**bounds[0], "f": 0, "l": 0}
         total = {letter: sum(bound[letter] for bound in bounds) for letter in bounds[0] if letter != "k"}
         return {**bounds[0], **total, "f": 64, "l": len(bounds)}
 
