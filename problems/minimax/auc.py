@@ -147,8 +147,16 @@ class AUCOracle(Oracle):
         gradient[..., -1] += self.dual_slope(z)
         return gradient
 
+    def saddle(self, z: Float[Tensor, "*stack d"]) -> tuple[Tensor, ...]:
+        """Return a, b and lambda at a point, each (*stack, 1)."""
+        return z[..., -SCALARS:, None].unbind(-2)
+
+    def weigh_classes(self, labels: Float[Tensor, "*stack n"]) -> tuple[Tensor, Tensor]:
+        """Return the weights of each sample's terms as a positive and as a negative; 0 for the other class."""
+        return self.weight * (1 - self.prior) * labels, self.weight * self.prior * (1 - labels)
+
     def derivatives(
-        self, z: Float[Tensor, "*stack d"], logits: Float[Tensor, "*stack n"], labels: Float[Tensor, "*stack n"]
+        self, z: Float[Tensor, "*point d"], logits: Float[Tensor, "*stack n"], labels: Float[Tensor, "*stack n"]
     ) -> tuple[Float[Tensor, "*stack n"], ...]:
         """Return the derivatives of each sample's terms: in its logit, in a, in b and in lambda.
 
@@ -157,12 +165,9 @@ class AUCOracle(Oracle):
             logits: The network's outputs at z.
             labels: 1 for a positive, else 0.
         """
-        scores = self.scores(logits)
-        a, b, dual = z[..., -SCALARS:, None].unbind(-2)
-        p, negatives = self.prior, 1 - labels
-        positive, negative = self.weight * (1 - p), self.weight * p
-        to_a, to_b = positive * (scores - a) * labels, negative * (scores - b) * negatives
-        linear = negative * negatives - positive * labels  # (n,)
+        scores, (a, b, dual) = self.scores(logits), self.saddle(z)
+        positive, negative = self.weigh_classes(labels)
+        to_a, to_b, linear = positive * (scores - a), negative * (scores - b), negative - positive  # (n,)
         slopes = 2 * (to_a + to_b + (1 + dual) * linear) * self.score.slope(scores)
         return slopes, -2 * to_a, -2 * to_b, 2 * (linear * scores)
 

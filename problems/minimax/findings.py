@@ -58,25 +58,14 @@ class FindingsAUCOracle(AUCOracle):
         return total / self.count
 
     def class_sums(self) -> tuple[Float[Tensor, "2"], Float[Tensor, "2"]]:
-        raise NotImplementedError("sums of scores by class exist for a single label")
+        raise ValueError("sums of scores by class exist for a single label only, see `methods.coda.check_sites`")
 
-    def derivatives(
-        self, z: Float[Tensor, "d"], logits: Float[Tensor, "n l"], labels: Float[Tensor, "n l"]
-    ) -> tuple[Float[Tensor, "n l"], ...]:
-        """Return the derivatives of each sample's terms: in its logits, in a, in b and in lambda.
+    def saddle(self, z: Float[Tensor, "d"]) -> tuple[Float[Tensor, "l"], ...]:
+        return self._saddle(z).unbind()
 
-        Args:
-            z: The point (x, y).
-            logits: The network's outputs at z.
-            labels: The findings: 1, 0, or -1 if unknown.
-        """
-        scores = self.scores(logits)
-        a, b, dual = self._saddle(z)
+    def weigh_classes(self, labels: Float[Tensor, "n l"]) -> tuple[Float[Tensor, "n l"], Float[Tensor, "n l"]]:
         weight = self.weight / (self.count * self.shares)
-        positive, negative = weight * (1 - self.priors) * (labels == 1), weight * self.priors * (labels == 0)
-        to_a, to_b, linear = positive * (scores - a), negative * (scores - b), negative - positive
-        slopes = 2 * (to_a + to_b + (1 + dual) * linear) * self.score.slope(scores)
-        return slopes, -2 * to_a, -2 * to_b, 2 * (linear * scores)
+        return weight * (1 - self.priors) * (labels == 1), weight * self.priors * (labels == 0)
 
     def dual_slope(self, z: Float[Tensor, "d"]) -> Float[Tensor, "l"]:
         return -2 * self.priors * (1 - self.priors) * self._saddle(z)[2] / self.count
