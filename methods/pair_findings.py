@@ -111,9 +111,13 @@ class FindingsRisk:
 
 @dataclass(frozen=True, kw_only=True)
 class Carry(Point):
-    """A client's state between two steps: w, G, and the carry of each finding, of which w and G have no effect."""
+    """A client's state between two steps: w, G, and the task and the carry of each finding.
+
+    The w and G of a finding's carry have no effect.
+    """
 
     momentum: Float[Tensor, "d"] | None
+    tasks: tuple[PairwiseTask, ...]
     heads: tuple[Any, ...]
 
 
@@ -153,7 +157,7 @@ def with_findings(half: ClientHalf, slopes: Slopes, active: Callable[[Any], Acti
         tasks = tasks_of(task)
         parts = zip(split_records(down, len(tasks)), split_records(memory, len(tasks)), tasks, strict=True)
         heads = tuple(half.start(x, *part) for part in parts)
-        return Carry(x=x, momentum=heads[0].momentum, heads=heads)
+        return Carry(x=x, momentum=heads[0].momentum, tasks=tuple(tasks), heads=heads)
 
     def step(carry: Any, batch: Any, eta: float, task: PairwiseTask) -> Any:
         if not isinstance(task.f, FindingsRisk):
@@ -161,7 +165,7 @@ def with_findings(half: ClientHalf, slopes: Slopes, active: Callable[[Any], Acti
         scores, pull = task.f.forward(carry.x, [None if own is None else active(own) for own in batch])
         parts = [
             None if pair is None else slopes(head, *pair, own, own_task)
-            for head, pair, own, own_task in zip(carry.heads, scores, batch, tasks_of(task), strict=True)
+            for head, pair, own, own_task in zip(carry.heads, scores, batch, carry.tasks, strict=True)
         ]
         return descend(carry, pull, (parts,), eta, task)
 
@@ -169,7 +173,7 @@ def with_findings(half: ClientHalf, slopes: Slopes, active: Callable[[Any], Acti
         if not isinstance(task.f, FindingsRisk):
             return half.finish(carry, task)
         heads = (replace(head, x=carry.x, momentum=carry.momentum) for head in carry.heads)
-        _, ups, memories = zip(*map(half.finish, heads, tasks_of(task)), strict=True)
+        _, ups, memories = zip(*map(half.finish, heads, carry.tasks), strict=True)
         return carry.x, join_records(ups), join_records(memories)
 
     return ClientHalf(objective, batches, start, step, finish)

@@ -123,7 +123,7 @@ class Site:
     @cached_property
     def everyone(self) -> Int64[np.ndarray, "n"]:
         """The indices of all rows, ascending; for `of_finding` of the rows in which the finding is known."""
-        return np.sort(np.concatenate([self.positives, self.negatives]))
+        return np.sort(np.concatenate([self.positives, self.negatives]), kind="stable")  # merges two sorted parts
 
     def of_finding(self, index: int) -> Self:
         """Return the site with a single label, one of its findings. The features are shared.
