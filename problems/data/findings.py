@@ -114,10 +114,10 @@ def read_findings(columns: "Sequence[pd.Series[Any]]", spec: DataSpec) -> Findin
     Raises:
         DataError: A cell is another number, or text. The error quotes no cell.
     """
-    return make_findings(read_cells(columns, spec), spec.findings, spec)
+    return make_findings(read_matrix(columns, spec), spec.findings, spec)
 
 
-def read_cells(columns: "Sequence[pd.Series[Any]]", spec: DataSpec) -> Float64[np.ndarray, "n findings"]:
+def read_matrix(columns: "Sequence[pd.Series[Any]]", spec: DataSpec) -> Float64[np.ndarray, "n findings"]:
     """Return the columns of labels as numbers, nan for missing cells; see `read_findings`.
 
     Raises:
@@ -162,7 +162,7 @@ def make_findings(values: NDArray[Any], names: tuple[str, ...], spec: DataSpec) 
     values = values.astype(np.float64)
     strange = ~(np.isnan(values) | np.isin(values, (0, 1, -1)))
     if strange.any():
-        named = ", ".join(names[i] for i in np.flatnonzero(strange.any(axis=0))[:_MOST_NAMED])
+        named = join_first([names[i] for i in np.flatnonzero(strange.any(axis=0))], _MOST_NAMED)
         got = f"{int(strange.sum()):,} other numbers, of {named}"
         raise DataError("labels", got=got, allowed=_ALLOWED, hint="correct the labels")
     values[values == -1] = UNCERTAIN[spec.uncertain]

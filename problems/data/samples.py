@@ -68,7 +68,7 @@ class Source:
     findings: Findings | None = None
     """The findings of ``label-columns``. `classes` is then empty, and all `codes` are 0. None: rows have one label."""
     matrix: Shaped[np.ndarray, "n findings"] | None = None
-    """The labels of an array with several labels for each row, of which `with_findings` makes `findings`."""
+    """The numbers of several labels for each row, of which `with_findings` makes `findings`."""
 
     def __len__(self) -> int:
         return len(self.codes)
@@ -158,7 +158,7 @@ def make_source(
     check_spellings(labels)
     classes, codes = label_classes(labels)
     if callable(features):
-        return Source(classes, codes, features, train_count, sites, pixel_max=pixel_max)
+        return Source(classes, codes, features, train_count, sites, pixel_max=pixel_max, matrix=matrix)
     if len(features) != len(codes):
         got = f"{len(features):,} rows of features but {len(codes):,} labels"
         raise DataError("features", got=got, allowed="exactly one label per row", hint="provide one label for each row")
@@ -169,20 +169,19 @@ def with_findings(source: Source, spec: DataSpec) -> Source:
     """Return a source whose labels have the number of columns that the run config names.
 
     Args:
-        source: The rows. A reader of tables has already made their `findings`.
+        source: The rows, as a reader returns them.
         spec: The options, with ``label-columns``.
 
     Raises:
         DataError: ``label-columns`` is set for rows with one label, or is not set for rows with several labels.
     """
     if source.matrix is not None and spec.findings:
-        findings = make_findings(source.matrix, spec.findings, spec)
-        return replace(source, classes=(), findings=findings)
+        return replace(source, classes=(), findings=make_findings(source.matrix, spec.findings, spec))
     if source.matrix is not None:
         got = f"{source.matrix.shape[1]} labels for each row"
         hint = "set label-columns to their names"
         raise DataError("labels", got=got, allowed="a single label for each row without label-columns", hint=hint)
-    if spec.findings and source.findings is None:
+    if spec.findings:
         allowed = f"labels of shape (n, {len(spec.findings)})"
         raise DataError("labels", got="one label for each row", allowed=allowed, hint="remove label-columns")
     return source
@@ -200,21 +199,6 @@ def number_source(
         sites: See `Source`.
     """
     return Source((), np.zeros(len(numbers), dtype=np.int64), encode, train_count, sites, numbers=numbers)
-
-
-def finding_source(
-    findings: Findings, encode: Encoder, train_count: int | None, sites: Int64[np.ndarray, "n"] | None = None
-) -> Source:
-    """Build a source whose rows have several binary labels.
-
-    Args:
-        findings: The findings.
-        encode: See `Source`.
-        train_count: See `Source`.
-        sites: See `Source`.
-    """
-    codes = np.zeros(len(findings), dtype=np.int64)
-    return Source((), codes, encode, train_count, sites, findings=findings)
 
 
 def label_classes(labels: NDArray[Any], what: str = "labels") -> tuple[tuple[str, ...], Int64[np.ndarray, "n"]]:

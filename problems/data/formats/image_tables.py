@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 
 from problems.data.cells import is_number
 from problems.data.dialect import Dialect
-from problems.data.findings import read_cells
+from problems.data.findings import read_matrix
 from problems.data.formats.image_folders import is_hidden, report_others, walk_files
 from problems.data.formats.pixels import read_images
 from problems.data.formats.tables import CSV_ENDINGS, PARQUET_ENDINGS, clean, read_table
@@ -60,7 +60,8 @@ def image_table(train: Path, test: Path | None, spec: DataSpec) -> Source:
 
     images = read_images(paths, bits=spec.pixel_bits, size=spec.image_size)
     train_count = None if test is None else len(read[0][1])
-    labels = read_cells(list(map(take, spec.label_sources)), spec) if spec.findings else take(spec.labels_in).to_numpy()
+    columns = list(map(take, spec.label_sources))
+    labels = read_matrix(columns, spec) if spec.findings else columns[0].to_numpy()
     source = make_source(labels, images.pixels, train_count, pixel_max=images.pixel_max)
     if spec.group_column:
         source = replace(source, groups=number_groups(take(spec.group_column)))
@@ -84,7 +85,7 @@ def listed_images(path: Path, spec: DataSpec) -> tuple[list[Path], NDArray[Any] 
         return files, None
     if not spec.findings:
         return files, frame[spec.labels_in].to_numpy()
-    return files, read_cells([frame[name] for name in names], spec)
+    return files, read_matrix([frame[name] for name in names], spec)
 
 
 def _read(path: Path, spec: DataSpec, names: dict[str, str]) -> tuple["pd.DataFrame", list[Path]]:

@@ -15,7 +15,7 @@ from problems.data.agreement import Encoded
 from problems.data.borders import check_bordered, parse_borders
 from problems.data.cells import as_text, is_number, name_cells, texts, without_markers
 from problems.data.dialect import PLAIN, Dialect
-from problems.data.findings import read_findings
+from problems.data.findings import read_matrix
 from problems.data.formats.column_types import POINTS_BETWEEN_THOUSANDS, distinct_cells, is_text
 from problems.data.formats.containers import Contents, open_table
 from problems.data.formats.csv_text import read_cells, read_text
@@ -26,7 +26,7 @@ from problems.data.markers import Markers, check_names, describe_hits, parse_mar
 from problems.data.outcomes import find_faults, read_numbers
 from problems.data.preprocessing import Feature, Preprocessing
 from problems.data.repeats import warn_of_repeats
-from problems.data.samples import Source, add_subgroups, finding_source, label_classes, make_source, number_source
+from problems.data.samples import Source, add_subgroups, label_classes, make_source, number_source
 from problems.data.spec import REST, Column, DataError, DataSpec, fill_in, parse_columns, parse_names
 from problems.data.times import parse_time_borders, read_times
 from problems.errors import join_first
@@ -226,7 +226,7 @@ def from_frames(
     encoder = lambda train_rows: encode(frame, wanted, train_rows, spec)  # noqa: E731
     notes = tuple(describe_hits(parse_markers(spec.missing_values), hits, len(frame)))
     if spec.findings:
-        source = finding_source(read_findings([labels, *further], spec), encoder, train_count, sites)
+        source = make_source(read_matrix([labels, *further], spec), encoder, train_count, sites)
     elif spec.has_numbers:
         source = number_source(read_numbers(labels), encoder, train_count, sites)
     else:
