@@ -163,19 +163,19 @@ def use_own_problem(training: TrainingSettings, strategy: str, algorithm: Algori
     return training.model_copy(update={"loss": dataset})
 
 
-def check_outcome(strategy: str, algorithm: Algorithm, loss: str, spec: DataSpec, *, by_examples: bool = True) -> None:
+def check_outcome(strategy: str, algorithm: Algorithm, training: TrainingSettings, spec: DataSpec) -> None:
     """Check that the strategy and the loss fit the type of the labels, and that the strategy uses offsets.
 
     Args:
         strategy: The strategy's name.
         algorithm: The strategy's row.
-        loss: The value of ``loss``, which may be "auto".
+        training: The training settings, whose loss may be "auto".
         spec: The data.
-        by_examples: Whether sites count by their samples.
 
     Raises:
         ConfigError: The labels are numbers and the loss is for classes, or the reverse; or the strategy has no offsets.
     """
+    loss = training.loss
     own = losses_of(spec) if algorithm.strategy.trains else ()  # a description has no loss
     if spec.has_times:
         key, kind, of_kind, remove = "time-column", repr(spec.time_column), "times", "remove time-column"
@@ -196,7 +196,7 @@ def check_outcome(strategy: str, algorithm: Algorithm, loss: str, spec: DataSpec
         hint = f"remove loss, or {remove}" if own else "set label-type to 'number'"
         hint = "set time-column" if not own and loss in TIME_LOSSES else hint
         raise ConfigError("loss", got=f"{loss!r} with {key} {kind}", allowed=f"{listed} with {key} {kind}", hint=hint)
-    if spec.findings and not by_examples:
+    if spec.findings and not training.by_examples:
         allowed = "'examples' with label-columns, since a finding's rows count equally at all sites"
         raise ConfigError("client-weights", got="'equal'", allowed=allowed, hint="remove client-weights")
     if spec.findings and not algorithm.traits.findings:

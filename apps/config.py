@@ -155,7 +155,7 @@ def parse_run_config(flat: Mapping[str, Scalar]) -> RunConfig:
     except DataError as error:
         raise ConfigError.of(error) from None
     check_needs(run.strategy, algorithm, training, run.model, spec.scale)
-    check_outcome(run.strategy, algorithm, training.loss, spec, by_examples=training.by_examples)
+    check_outcome(run.strategy, algorithm, training, spec)
     check_entries(family, spec)
     algorithm.evaluation.check(run.strategy, spec, family)
     if spec.dataset in UNLABELLED:

@@ -144,9 +144,7 @@ def sample_objective(
     model: FlatModel, site: Site, loss: str, training: TrainingSettings, settings: Settings
 ) -> SampleObjective:
     """Return f_i, whose loss may have further variables besides the weights."""
-    kind = SampleObjective if site.findings is None else FindingsObjective
-    if loss == HAZARD:
-        kind = HazardObjective
+    kind = HazardObjective if loss == HAZARD else SampleObjective if site.findings is None else FindingsObjective
     return kind(model, site, loss, training, settings)
 
 

@@ -17,13 +17,13 @@ from apps.run_config.settings import ConfigError
 from payloads.record import FloatArray
 from problems.errors import join_first
 from problems.importing import first_line
-from problems.models.networks import SADDLE_NAMES
+from problems.models.networks import BASELINE, SADDLE_NAMES
 from problems.models.published import find_weights, fit_weights
 
 KEY = "init-from"
 WEIGHTS = "weights"
 # the wrapper's variables, which are not a part of the network
-_WRAPPERS = (*SADDLE_NAMES, "hazard.baseline")
+_WRAPPERS = (*SADDLE_NAMES, BASELINE)
 _PAGE = "see docs/configuration.md"
 _NETWORKS = "see docs/networks.md"
 _SHOWN = 10  # names in a line of the log

@@ -139,8 +139,8 @@ def skeleton(config: RunConfig, input_shape: tuple[int, ...], role: str = "") ->
             itself.
     """
     training = config.training
+    further = training.loss in SADDLES, _count_baselines(config), config.data.num_labels
     run = config.run
-    further = training.loss in SADDLES, _count_baselines(config), len(config.data.findings)
     kind = run.model, run.frozen, run.batch_norm, run.precision
     key = (kind, further, input_shape, training.dtype, device_of(training), role)
     cache: dict[object, FlatModel] = _skeletons.__dict__.setdefault("models", {})
@@ -168,7 +168,7 @@ def new_model(config: RunConfig, input_shape: tuple[int, ...]) -> FlatModel:
     """
     training = config.training
     with _generator_lock:  # drawing the weights forks the generators, which a training client may be using
-        outputs = max(len(config.data.findings), 1)
+        outputs = config.data.num_labels
         module = build_model(config.run.model, input_shape, training.seed, outputs)
     freeze(module, config.run.frozen, norms=config.run.batch_norm == "frozen")
     if training.loss in SADDLES:

@@ -429,6 +429,11 @@ class DataSpec:
         return parse_names("label-columns", self.label_columns)
 
     @property
+    def num_labels(self) -> int:
+        """The number of labels of a row, which is the number of a network's outputs."""
+        return max(len(self.findings), 1)
+
+    @property
     def label_sources(self) -> tuple[str, ...]:
         """The columns of a table that contain the labels."""
         return (self.labels_in,) if self.label_separator or not self.findings else self.findings

@@ -13,6 +13,8 @@ from torch import Tensor, nn
 HIDDEN_FEATURES = 64
 # the scalars of a `SaddleNetwork`, by their names in a model file
 SADDLE_NAMES = ("saddle.a", "saddle.b", "saddle.dual")
+# the name of the baselines of a `HazardNetwork` in a model file
+BASELINE = "hazard.baseline"
 SCALARS = len(SADDLE_NAMES)
 # the smallest side for which the last convolution of `TutorialCNN` has an output
 TUTORIAL_SIDE = 18

@@ -29,16 +29,12 @@ def check_baselines(config: RunConfig) -> None:
         ConfigError: The strategy trains no model, each site has some columns of all rows (vertical learning), the data
             set has no test rows, or the run has numbers as labels, several labels, or offsets.
     """
-    if config.data.has_numbers or config.data.offset_column or config.data.findings:
-        key = "label-type" if config.data.has_numbers else "offset-column"
-        key = "label-columns" if config.data.findings else key
+    data = config.data
+    kinds = {"label-columns": data.findings, "label-type": data.has_numbers, "offset-column": data.offset_column}
+    if key := next((key for key, value in kinds.items() if value), ""):
         got, hint = f"a run with {key}", "remove --baselines"
-        raise ConfigError(
-            "--baselines",
-            got=got,
-            allowed="a run with one label for each row, which is a class, without offsets",
-            hint=hint,
-        )
+        allowed = "a run with one label for each row, which is a class, without offsets"
+        raise ConfigError("--baselines", got=got, allowed=allowed, hint=hint)
     if config.algorithm.sites.hold_columns:
         got = f"strategy {config.run.strategy!r}, whose parties have different columns"
         hint = "remove --baselines; `florilegium nonfederated` trains the reference of this strategy"

@@ -91,9 +91,9 @@ def score_file(
         survival = survive(need_baseline(model), scores.astype(np.float64), times).T if times else ()
         computed = {RISK: scores, **dict(zip(map(name_column, times), survival, strict=True))}
     elif model.findings:
-        names, likely = (SCORE, PROBABILITY), model.calibration(scores)
-        pairs = zip(model.findings, scores.T, likely.T, strict=True)
-        computed = {f"{kind}_{name}": value for name, *own in pairs for kind, value in zip(names, own, strict=True)}
+        computed = {}
+        for name, score, likely in zip(model.findings, scores.T, model.calibration(scores).T, strict=True):
+            computed |= {f"{SCORE}_{name}": score, f"{PROBABILITY}_{name}": likely}
     else:
         likely = model.calibration(scores)
         computed = {SCORE: scores, PROBABILITY: likely}

@@ -18,12 +18,11 @@ from problems.data.preprocessing import Preprocessing
 from problems.errors import did_you_mean
 from problems.minimax import SADDLES
 from problems.models import FlatModel, build_model
-from problems.models.networks import SADDLE_NAMES
+from problems.models.networks import BASELINE, SADDLE_NAMES
 from simulations.results.records import RunRecord
 
 LAST, BEST = "last", "best"
 PAGE = "see docs/scoring.md"
-BASELINE = "hazard.baseline"  # the name of the baselines of hazards in a file of weights
 _PREFIX = "model_"  # the prefix of the files of all models except the last round's
 
 
@@ -114,7 +113,7 @@ def read_network(path: Path, config: RunConfig, shape: tuple[int, ...]) -> FlatM
         ModelError: The network cannot be built.
     """
     dtype = dtype_of(config.training)
-    outputs = max(len(config.data.findings), 1)
+    outputs = config.data.num_labels
     module = build_model(config.run.model, shape, config.training.seed, outputs).to(dtype)
     try:
         weights = load_file(path)
