@@ -300,7 +300,8 @@ def same_depth(first: float | None, second: float | None) -> bool:
     """Return whether images can be combined: except 16-bit images with different maxima, all can.
 
     Args:
-        first, second: The ``pixel_max`` of both.
+        first: The ``pixel_max`` of the first images.
+        second: The ``pixel_max`` of the second images.
     """
     return first == second or min(first or 1, second or 1) <= 1
 
