@@ -48,6 +48,17 @@ def adapt(method: Method, name: str, description: str) -> Algorithm:
 _composite = partial(Algorithm, sites=RowSites(), evaluation=CompositeEvaluation())
 _vertical = partial(Algorithm, sites=PartySites(), evaluation=VerticalEvaluator)
 
+# Values of ``strategy`` that train no model: sites answer questions about their rows before round 1.
+ANALYSES: dict[str, Algorithm] = {
+    "describe": Algorithm(
+        Describe,
+        DescribeClient,
+        "table one of all sites before training: counts, moments, quantiles, differences, information values",
+        sites=ColumnSites(),
+        evaluation=NoEvaluation(),
+    ),
+}
+
 ALGORITHMS: dict[str, Algorithm] = {
     # CoDA
     "coda": pair(
@@ -162,15 +173,4 @@ ALGORITHMS: dict[str, Algorithm] = {
     ),
     "vfb2-svrg": _vertical(VFB2SVRG, VFB2SVRGClient, "the same with SVRG: a snapshot of all slopes before each epoch"),
     "vfb2-saga": _vertical(VFB2SAGA, VFB2SAGAClient, "the same with SAGA: a slope kept for every row"),
-}
-
-# Values of ``strategy`` that train no model: sites answer questions about their rows before round 1.
-ANALYSES: dict[str, Algorithm] = {
-    "describe": Algorithm(
-        Describe,
-        DescribeClient,
-        "table one of all sites before training: counts, moments, quantiles, differences, information values",
-        sites=ColumnSites(),
-        evaluation=NoEvaluation(),
-    ),
 }
