@@ -180,13 +180,15 @@ def parse_run_config(flat: Mapping[str, Scalar]) -> RunConfig:
 def _check_network_keys(run: RunSettings, algorithm: Algorithm, loss: str, spec: DataSpec) -> None:
     """Check that the run has a network to which the keys of its start and of its frozen parts apply."""
     keys = {"init-from": run.init_from, "weights": run.weights, "frozen": run.frozen, "batch-norm": run.batch_norm}
-    keys |= {"precision": run.precision}
+    keys |= {"precision": run.precision, "augment": run.augment}
     for key, value in keys.items():
         default = RunSettings.model_fields[key.replace("-", "_")].default
         reason = ""
-        if not algorithm.strategy.shares_model:
+        if not algorithm.strategy.trains:
+            reason = "no model is trained"
+        elif not algorithm.strategy.shares_model:
             reason = "the server sends no model: each party starts its own part"
-        elif key in ("frozen", "batch-norm", "precision") and algorithm.traits.models:
+        elif key in ("frozen", "batch-norm", "precision", "augment") and algorithm.traits.models:
             reason = "all coefficients are computed"
         elif key != "init-from" and (spec.dataset in UNLABELLED or ":" in loss):
             reason = "and this minimax problem the run has no network"

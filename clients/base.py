@@ -85,7 +85,10 @@ class PayloadClient(NumPyClient, Generic[M]):
         self.summed = 1
 
     def begin(self, parameters: list[FloatArray], config: Config) -> int:
-        """Prepare a round: load the model, seed torch (for dropout) and clear the outbox. Return the round's number.
+        """Prepare a round: load the model, seed torch (for dropout) and the site's augmentation, and clear the outbox.
+
+        Returns:
+            The round's number.
 
         Raises:
             TypeError: The inbox or the state contains another algorithm's record.
@@ -102,6 +105,8 @@ class PayloadClient(NumPyClient, Generic[M]):
             torch.default_generator.manual_seed(seed)
             if self.model.device.type == "cuda":
                 torch.cuda.manual_seed(seed)
+        if isinstance(self.site, Site) and self.site.augmentation is not None:
+            self.site.augmentation.server_round = server_round
         return server_round
 
 

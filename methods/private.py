@@ -264,7 +264,7 @@ class PrivateAUC(AUCOracle):
 
     def __init__(self, plain: AUCOracle, guard: Guard) -> None:
         super().__init__(plain.model, plain.features, plain.labels, score=plain.score)
-        self.guard = guard
+        self.augmentation, self.guard = plain.augmentation, guard
         self.model.check_records()
 
     def gradient(self, z: Float[Tensor, "d"], rows: Int64[np.ndarray, "b"] | None) -> Float[Tensor, "d"]:

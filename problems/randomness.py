@@ -31,6 +31,7 @@ class Purpose(StrEnum):
     REPLACEMENTS = "replacements"
     REFERENCE_NOISE = "reference noise"
     INDEPENDENT_SAMPLES = "independent samples"
+    AUGMENTATION = "augmentation"
 
 
 def seed_sequence(seed: int, purpose: str, *keys: int) -> np.random.SeedSequence:

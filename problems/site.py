@@ -10,6 +10,7 @@ import torch
 from jaxtyping import Float, Int64, Real
 from torch import Tensor
 
+from problems.augmentation import Augmentation
 from problems.data.findings import Findings
 from problems.data.mapped import allocate
 from problems.data.samples import Samples
@@ -40,6 +41,7 @@ class Site:
         names: The names of the features of a site's own table; () if they are unknown.
         periods: The intervals in which the rows are observed. None: rows have no times.
         findings: The rows' findings; see `problems.data.Samples`. None: each row has one label.
+        augmentation: The random changes of the images in training batches. None: no changes.
 
     Example:
         >>> site = Site.from_arrays(0, np.zeros((3, 2)), np.array([0, 1, 0]))
@@ -62,6 +64,7 @@ class Site:
     names: tuple[str, ...] = ()
     periods: Periods | None = None
     findings: Findings | None = None
+    augmentation: Augmentation | None = None
     _samplers: dict[Purpose, tuple[Indices, int, int, EpochSampler]] = field(
         default_factory=dict, init=False, repr=False
     )
@@ -138,12 +141,12 @@ class Site:
         return replace(self, labels=labels, positives=positives, negatives=negatives, findings=None)
 
     def is_one_batch(self, batch_size: int) -> bool:
-        """Return whether every batch is the whole site.
+        """Return whether every batch is the whole site, without augmentation.
 
         Args:
             batch_size: The number of rows in a batch. 0: all rows.
         """
-        return not 0 < batch_size < len(self)
+        return self.augmentation is None and not 0 < batch_size < len(self)
 
     def sampler(self, indices: Int64[np.ndarray, "some"], batch_size: int, seed: int, purpose: Purpose) -> EpochSampler:
         """Return mini-batches of some of the rows.
@@ -166,12 +169,12 @@ class Site:
     # These functions use index_select, since features[rows] takes two to three times as long.
 
     def rows(self, indices: Int64[np.ndarray, "b"]) -> Float[Tensor, "b *shape"]:
-        """Return the features of some samples.
+        """Return the features of some samples, after augmentation.
 
         Args:
             indices: The indices of the rows.
         """
-        return self.features.index_select(0, on_device(indices, self.labels.device))
+        return self._augment(self.features.index_select(0, on_device(indices, self.labels.device)), indices)
 
     @cached_property
     def outcomes(self) -> Float[Tensor, "n *findings"]:
@@ -186,13 +189,19 @@ class Site:
         return (self.features, self.outcomes, *(() if self.offsets is None else (self.offsets,)))
 
     def samples(self, indices: Int64[np.ndarray, "b"]) -> tuple[Tensor, ...]:
-        """Return the features and the `outcomes` of some samples and, if the site has offsets, their offsets.
+        """Return the `rows` and the `outcomes` of some samples and, if the site has offsets, their offsets.
 
         Args:
             indices: The indices of the rows.
         """
         rows = on_device(indices, self.labels.device)
-        return tuple(part.index_select(0, rows) for part in self.batch)
+        features, *others = (part.index_select(0, rows) for part in self.batch)
+        return self._augment(features, indices), *others
+
+    def _augment(
+        self, features: Float[Tensor, "b *shape"], indices: Int64[np.ndarray, "b"]
+    ) -> Float[Tensor, "b *shape"]:
+        return features if self.augmentation is None else self.augmentation(features, indices)
 
 
 def as_tensor(

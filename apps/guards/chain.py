@@ -73,7 +73,7 @@ def resume(steps: Steps, fitted: Fitted | BaseException | None = None) -> Answer
 def fit(work: Work) -> Fitted | BaseException:
     """Let the work's client fit, and return the model or the client's error."""
     try:
-        with resources.turn(work.client.model):
+        with resources.turn(work.client.model, work.client.site):
             fitted: Fitted = work.client.fit(work.request.parameters, work.request.config)
             return fitted
     except BaseException as error:  # `resume` raises it inside the guards

@@ -7,8 +7,10 @@ from typing import Any, Literal, get_type_hints
 from pydantic import Field, create_model, field_validator
 
 from payloads.settings import Settings, TrainingSettings, setting
+from problems.augmentation import NONE, STRENGTHS
 from problems.data import DataSpec
 from problems.errors import InputError
+from problems.importing import is_dotted
 from problems.models import LIBRARY_FORMS, MODELS
 
 Scalar = bool | int | float | str
@@ -60,6 +62,11 @@ class RunSettings(Settings):
     precision: Literal["full", "bf16"] = setting(
         "The numbers of a network's layers in training. [bf16](networks.md#precision) has 16 bits.", "full"
     )
+    augment: str = setting(
+        "The [random changes](augmentation.md) of the images that sites train on.",
+        NONE,
+        f"{NONE}, {', '.join(STRENGTHS)}, or package.module:factory",
+    )
     output_dir: str = setting(
         "The folder of the runs' directories.", "results", "a path that is not empty", min_length=1
     )
@@ -77,6 +84,13 @@ class RunSettings(Settings):
     tracking_experiment: str = setting(
         "The name of the experiment in MLflow.", "florilegium", "a name that is not empty", min_length=1
     )
+
+    @field_validator("augment")
+    @classmethod
+    def _is_augmentation(cls, text: str) -> str:
+        if text not in (NONE, *STRENGTHS) and not is_dotted(text):
+            raise ValueError("not an augmentation")
+        return text
 
 
 class EvaluationSettings(Settings):

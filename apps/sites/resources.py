@@ -5,6 +5,7 @@ Results do not depend on these caches: in a deployment a new process handles eve
 
 import threading
 from contextlib import AbstractContextManager, nullcontext
+from dataclasses import replace
 from functools import lru_cache
 from logging import INFO
 
@@ -12,9 +13,10 @@ import torch
 from flwr.common import log
 from threadpoolctl import threadpool_limits
 
-from apps.run_config.algorithm import RunConfig
+from apps.run_config.algorithm import Held, RunConfig
 from clients.base import Site, Trained
 from payloads.settings import TrainingSettings
+from problems.augmentation import NONE, check_augmentation, make_augmentation
 from problems.data import DataSpec, FederatedData, load
 from problems.data.times import count_intervals
 from problems.minimax import (
@@ -100,6 +102,7 @@ def disown() -> None:
     _adopted.clear()
     _federated_data.cache_clear()
     _site.cache_clear()
+    _augment_site.cache_clear()
 
 
 def federated_data(spec: DataSpec, num_clients: int) -> FederatedData:
@@ -129,6 +132,23 @@ def site(config: RunConfig, num_clients: int, partition_id: int) -> Site:
         return _site(config.data, num_clients, partition_id, dtype_of(config.training), device_of(config.training))
 
 
+@lru_cache(maxsize=65536)
+def _augment_site(site: Site, name: str, seed: int, private: bool) -> Site:
+    check_augmentation(name, tuple(site.features.shape[1:]), private=private)
+    return replace(site, augmentation=make_augmentation(name, seed, site.partition_id, len(site)))
+
+
+def augment_site(config: RunConfig, site: Site) -> Site:
+    """Return a site whose training batches are augmented as the run config requires.
+
+    Raises:
+        AugmentError: The site's samples cannot be augmented as the run config requires.
+    """
+    if config.run.augment == NONE:
+        return site
+    return _augment_site(site, config.run.augment, config.training.seed, config.privacy.epsilon > 0)
+
+
 def skeleton(config: RunConfig, input_shape: tuple[int, ...], role: str = "") -> FlatModel:
     """Return a cached model, one per thread and role. Its weights are arbitrary: the caller must load weights.
 
@@ -149,13 +169,19 @@ def skeleton(config: RunConfig, input_shape: tuple[int, ...], role: str = "") ->
     return cache[key]
 
 
-def turn(model: Trained) -> AbstractContextManager[object]:
-    """Return the lock for a client's training, which lets models that draw random numbers train one at a time.
+def turn(model: Trained, site: Held | None = None) -> AbstractContextManager[object]:
+    """Return the lock for a client's training, which lets clients that draw random numbers train one at a time.
 
-    Torch's random generators belong to the process. With dropout, or with a user's own module that draws, the results
-    would otherwise depend on the order of the threads.
+    Random generators belong to the process. With dropout, or with a user's own module or augmentation that draws, the
+    results would otherwise depend on the order of the threads.
+
+    Args:
+        model: The client's model.
+        site: The client's data. None: data without augmentation.
     """
-    return _generator_lock if model.stochastic else nullcontext()
+    augmentation = site.augmentation if isinstance(site, Site) else None
+    draws = model.stochastic or (augmentation is not None and augmentation.draws)
+    return _generator_lock if draws else nullcontext()
 
 
 def new_model(config: RunConfig, input_shape: tuple[int, ...]) -> FlatModel:
@@ -165,8 +191,10 @@ def new_model(config: RunConfig, input_shape: tuple[int, ...]) -> FlatModel:
     Raises:
         ModelError: The run config's model cannot be built for samples of this shape, cannot be frozen as the run config
             requires, or cannot keep samples private.
+        AugmentError: Samples of this shape cannot be augmented as the run config requires.
     """
     training = config.training
+    check_augmentation(config.run.augment, input_shape, private=config.privacy.epsilon > 0)
     with _generator_lock:  # drawing the weights forks the generators, which a training client may be using
         outputs = config.data.num_labels
         module = build_model(config.run.model, input_shape, training.seed, outputs)
@@ -229,9 +257,12 @@ def get_trainee(config: RunConfig, site: Site) -> FlatModel | Oracle:
     model = skeleton(config, shape)
     if loss == COMPOSITIONAL_AUC:
         inner = skeleton(config, shape, "inner")
-        return CompositionalOracle(model, inner, site.features, site.labels, score=score)
-    if loss in SADDLES and site.findings is not None:
-        return FindingsAUCOracle(model, site.features, site.findings, score=score)
-    if loss in SADDLES:
-        return AUCOracle(model, site.features, site.labels, score=score)
-    return model
+        oracle: AUCOracle = CompositionalOracle(model, inner, site.features, site.labels, score=score)
+    elif loss in SADDLES and site.findings is not None:
+        oracle = FindingsAUCOracle(model, site.features, site.findings, score=score)
+    elif loss in SADDLES:
+        oracle = AUCOracle(model, site.features, site.labels, score=score)
+    else:
+        return model
+    oracle.augmentation = site.augmentation
+    return oracle

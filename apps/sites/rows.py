@@ -29,7 +29,7 @@ from apps.sites.cells import (
     held_out_counts,
     least_cell,
 )
-from apps.sites.resources import device_of, dtype_of, federated_data, get_trainee, site
+from apps.sites.resources import augment_site, device_of, dtype_of, federated_data, get_trainee, site
 from apps.sites.settings import DIALECT, SiteConfig
 from clients.base import Site, Trained
 from payloads.handshake import LONGEST_LABEL, MOST_LABELS, Scaling, SiteReport, encode_name, encode_names
@@ -239,14 +239,14 @@ class RowSites(Sites):
     def hold(self, config: RunConfig, context: Context, partition: tuple[int, int], scaling: Scaling | None) -> Site:
         partition_id, num_partitions = partition
         if not reads_own(config):
-            return site(config, num_partitions, partition_id)
+            return augment_site(config, site(config, num_partitions, partition_id))
         rows, agreed = own_rows(config, context.node_config, partition_id), find_scales(scaling)
         arrays = {} if scaling is None else scaling.arrays()
         same = _Same(agreed, tuple((name, array.tobytes()) for name, array in arrays.items()))
         with _load_lock:
             least = least_cell(context.node_config)
             data = _site(rows, partition_id, same, dtype_of(config.training), device_of(config.training), least)
-            return _with_least_cell(data, least)
+            return augment_site(config, _with_least_cell(data, least))
 
     def report(self, config: RunConfig, context: Context, partition: tuple[int, int]) -> SiteReport:
         """Return a node's numbers of rows of each class. For a node with its own file: `own_report`.

@@ -24,6 +24,7 @@ import torch
 from jaxtyping import Float, Int64
 from torch import Tensor
 
+from problems.augmentation import Augmentation
 from problems.minimax.oracle import Oracle
 from problems.models.flat import FlatModel
 from problems.models.networks import SCALARS
@@ -81,7 +82,12 @@ class AUCOracle(Oracle):
         features: The site's features.
         labels: 1 for a positive, else 0. Subclasses may have several labels for each row.
         score: s as a function of the network's output.
+
+    Attributes:
+        augmentation: The random changes of the images in gradients. None: no changes.
     """
+
+    augmentation: Augmentation | None = None
 
     def __init__(
         self,
@@ -121,17 +127,22 @@ class AUCOracle(Oracle):
             return self._gradient(self.model, z, *self._batch(rows))
         total = torch.zeros_like(z)
         # parts of nearly equal size, since batch norm refuses a single sample
-        count = math.ceil(self.num_samples / _CHUNK)
-        chunks = (torch.tensor_split(part, count) for part in (self.features, self.labels))
-        for features, labels in zip(*chunks, strict=True):
-            total.add_(self._gradient(self.model, z, features, labels), alpha=len(labels) / self.num_samples)
+        for chunk in np.array_split(np.arange(self.num_samples), math.ceil(self.num_samples / _CHUNK)):
+            gradient = self._gradient(self.model, z, *self._batch(slice(chunk[0], chunk[-1] + 1)))
+            total.add_(gradient, alpha=len(chunk) / self.num_samples)
         return total
 
-    def _batch(self, rows: Int64[np.ndarray, "b"] | None) -> tuple[Tensor, Tensor]:
-        if rows is None:
-            return self.features, self.labels
-        selected = on_device(rows, self.device)
-        return self.features.index_select(0, selected), self.labels.index_select(0, selected)
+    def _batch(self, rows: Int64[np.ndarray, "b"] | slice | None) -> tuple[Tensor, Tensor]:
+        """Return the features, after augmentation, and the labels of some samples; of all samples for None."""
+        parts = self.features, self.labels
+        if isinstance(rows, np.ndarray):
+            selected = on_device(rows, self.device)
+            features, labels = (part.index_select(0, selected) for part in parts)
+        else:  # without a copy
+            span = rows or slice(None)
+            features, labels = (part[span] for part in parts)
+            rows = np.arange(self.num_samples)[span]
+        return features if self.augmentation is None else self.augmentation(features, rows), labels
 
     def _gradient(
         self, network: FlatModel, z: Float[Tensor, "*stack d"], features: Tensor, labels: Float[Tensor, "*stack n"]

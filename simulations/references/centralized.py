@@ -74,6 +74,7 @@ def train_centralized(
     features = concatenate([samples.features for samples in sites])
     labels = np.concatenate([samples.labels for samples in sites])
     site = Site.from_arrays(0, features, labels, dtype=model.dtype, device=model.device)
+    site = resources.augment_site(config, site)
     periods, findings = ([getattr(samples, name) for samples in sites] for name in ("periods", "findings"))
     site = replace(site, periods=Periods.join(periods), findings=Findings.join(findings))
     kind = LocalSGDClient if training.loss == CROSS_ENTROPY else LocalPairClient

@@ -171,6 +171,7 @@ def valid(key: str) -> st.SearchStrategy[Any]:
         "composite.lower": st.one_of(st.just("none"), st.floats(-1e6, 0)),
         "composite.upper": st.one_of(st.just("none"), st.floats(0, 1e6)),
         "composite.strong-convexity": st.one_of(st.just("auto"), st.floats(0, 1e6)),
+        "augment": st.just("none"),
         "precision": st.just("full"),  # not available for every strategy
         "lr-warmup": st.just(0),  # shorter than any run
         "label-columns": st.just(""),  # excludes other keys

@@ -15,7 +15,7 @@ from apps.registry import ALGORITHMS
 from payloads.flower_internals import fill
 from payloads.wire import content, count_bytes, digest, model_arrays, model_record
 from simulations.engines.on_ray import APART, _fields_of, _own_array, _view_array
-from tests.battery.federation import OF_ROWS, SAMPLING, Run, federate
+from tests.battery.federation import OF_ROWS, SAMPLING, Run, federate, save_npz
 from tests.programs import Line, ran
 from tests.refusals import states
 
@@ -47,6 +47,8 @@ def test_two_workers_give_the_bytes_of_one_process(tmp_path: Path) -> None:
         for strategy in OF_ROWS
     }
     configs["masked"] = {"strategy": "local-sgd", "model": "linear", "privacy.secure-sum": True, "checkpoint-every": 2}
+    images = save_npz(tmp_path / "images.npz", np.random.default_rng(0).random((80, 1, 9, 8)), np.arange(80) % 2)
+    configs["augmented"] = {**images, "strategy": "local-sgd", "augment": "xray", "checkpoint-every": 2}
     here = {name: federate(tmp_path / "here" / name, config, CLIENTS)[0] for name, config in configs.items()}
     runs = spread(*((tmp_path / "ray" / name, config, 0) for name, config in configs.items()))
     for name, run in zip(configs, runs, strict=True):

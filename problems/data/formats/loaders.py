@@ -105,7 +105,7 @@ def _warn_of_changes(path: str, dataset: Any) -> None:
     if any(changed):
         words = (
             "dataset %r: %d of %d items differ when they are read again: each item is read once, and every round "
-            "trains on the same numbers; return the samples without augmentation or other random changes"
+            "trains on the same numbers; return the samples without random changes, and set augment to change images"
         )
         _log.warning(words, path, sum(changed), len(rows))
 

@@ -34,9 +34,9 @@ def stacking_of(client: MethodClient[Any]) -> Stacking | None:
     """Return the `Stacking` for a client's method. None: the client can only train alone.
 
     Stacking requires a network with gradients in closed form: ``linear``, ``linear-no-intercept`` or ``mlp``. Clients
-    with offsets train alone.
+    with offsets, or with augmentation, train alone.
     """
-    if client.site.offsets is not None:
+    if client.site.offsets is not None or client.site.augmentation is not None:
         return None
     stacking = next((stacking for stacking in STACKINGS if type(client.objective) in stacking.objectives), None)
     return None if stacking is None or client.objective.model.dense is None else stacking

@@ -22,6 +22,7 @@ from apps.guards.guard import Steps
 from apps.guards.work import Request, Work, run_config
 from clients.base import Fitted, MethodClient
 from payloads.wire import CONFIG, PHASE, ROUND, need
+from problems.augmentation import NONE
 from simulations.arguments import AUTO, Stack, wrong_stack
 from simulations.engines.flower_internals import make_reply
 from simulations.engines.stacked.carries import NotAlikeError
@@ -101,6 +102,12 @@ class Stacker:
             self._stacking = self._stacking or stacking_of(work.client)  # type: ignore[arg-type]
             if self._stacking is None:
                 self._stackable = False
+                if work.run.run.augment != NONE:
+                    log(
+                        INFO,
+                        "augment %r: clients train one by one, since a stack reads plain images",
+                        work.run.run.augment,
+                    )
                 # the guards have already run; the ClientApp would run them again
                 outcomes[index] = _reply(steps[index], fit(work), message)
                 continue
