@@ -6,6 +6,7 @@ from `outbox` after ``fit``. The client's memory between rounds is `state`. docs
 
 import sys
 from collections.abc import Mapping, Sequence
+from contextlib import closing
 from types import MappingProxyType
 from typing import Any, Generic, Protocol, TypeVar
 
@@ -15,6 +16,7 @@ from flwr.client import NumPyClient
 from flwr.common import Scalar
 from torch import Tensor
 
+from clients.progress import follow
 from methods.method import Method, Task
 from methods.private import Guard, PrivateSite, protect, refuse_phase
 from methods.samples import HazardObjective
@@ -144,8 +146,10 @@ class MethodClient(PayloadClient[M]):
             return [], len(self.site), {}
         half = method.client
         carry = half.start(x, down, self.state, task)
-        for eta, batch in half.batches(task, down):
-            carry = half.step(carry, batch, eta, task)
+        drawn = half.batches(task, down)
+        with closing(follow(drawn, self.site.partition_id, task.server_round, len(task.iterations))) as batches:
+            for eta, batch in batches:
+                carry = half.step(carry, batch, eta, task)
         arrived, self.outbox, self.state = half.finish(carry, task)
         if arrived is not x:
             x.copy_(arrived)

@@ -18,6 +18,7 @@ from flwr.serverapp import ServerApp
 from apps.sites.shared_disk import share_disk
 from apps.sites.staying import look_up
 from apps.sites.withheld import VERBOSE
+from clients.progress import allow_bars
 from payloads.flower_internals import make_twin
 from simulations.engines.flower_internals import ErrorCode, own_message, own_records
 from simulations.engines.grid import FIRST_NODE_ID, AnsweringGrid, add_id, error_reply, run_on, task_identity
@@ -181,7 +182,7 @@ def run_in_process(
     Returns:
         The grid, with the clients' final contexts.
     """
-    with task_identity():
+    with task_identity(), allow_bars():
         grid = InProcessGrid(client_app, num_clients, run_config, node_configs, threads, together)
         run_on(grid, server_app, run_config)
         return grid
