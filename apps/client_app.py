@@ -87,6 +87,7 @@ def introduce(work: Work) -> Steps:
     yield from ()
     report = report_of(work.context, work.run)
     report = add_fingerprint(report, work.run, work.node, work.request.local)
+    resources.check_precision(work.run)
     device = resources.device_of(work.run.training).type
     versions = {"python": platform.python_version(), "torch": torch.__version__, "numpy": np.__version__}
     return Answer(payload=report, config={"device": device, **versions})

@@ -59,8 +59,8 @@ class RunSettings(Settings):
         "Whether sites train batch norms, whose statistics are averaged, or [freeze](networks.md#batch-norm) them.",
         "averaged",
     )
-    precision: Literal["full", "bf16"] = setting(
-        "The numbers of a network's layers in training. [bf16](networks.md#precision) has 16 bits.", "full"
+    precision: Literal["full", "bf16", "fp16"] = setting(
+        "The numbers of a network's layers in training. [bf16 and fp16](networks.md#precision) have 16 bits.", "full"
     )
     augment: str = setting(
         "The [random changes](augmentation.md) of the images that sites train on.",

@@ -38,6 +38,9 @@ from problems.models.networks import HazardNetwork, SaddleNetwork
 from problems.objectives.hazard import HAZARD, START
 from problems.objectives.scores import score_of
 
+FP16 = "fp16"
+# the type of the layers' computations for each value of ``precision``; None: the run's number type
+PRECISIONS = {"full": None, "bf16": torch.bfloat16, FP16: torch.float16}
 _load_lock = threading.Lock()
 _skeletons = threading.local()
 _generator_lock = threading.RLock()
@@ -53,6 +56,17 @@ def device_of(training: TrainingSettings) -> torch.device:
         raise ValueError("device: remove device (got 'cuda', but PyTorch sees no CUDA device here; allowed: auto, cpu)")
     wanted = "cuda" if training.device == "auto" and torch.cuda.is_available() else training.device
     return torch.device("cpu" if wanted == "auto" else wanted)
+
+
+def check_precision(config: RunConfig) -> None:
+    """Check that sites can train in float16.
+
+    Raises:
+        ModelError: The run asks for float16, and the device is a CPU.
+    """
+    if config.run.precision == FP16 and device_of(config.training).type == "cpu":
+        allowed = "'full' or 'bf16' on a CPU"
+        raise ModelError("precision", got=f"{FP16!r}", allowed=allowed, hint="set precision to 'bf16'")
 
 
 def dtype_of(training: TrainingSettings) -> torch.dtype:
@@ -203,13 +217,17 @@ def new_model(config: RunConfig, input_shape: tuple[int, ...]) -> FlatModel:
         module = SaddleNetwork(module, outputs)
     elif baselines := _count_baselines(config):
         module = HazardNetwork(module, baselines, START)
-    precision = torch.bfloat16 if config.run.precision == "bf16" else None
+    name = config.run.precision
+    precision = PRECISIONS[name]
     model = FlatModel(
         module, dtype=dtype_of(training), device=device_of(training), outputs=outputs, precision=precision
     )
     if precision is not None and (model.dense is not None or model.dtype == torch.float64 or config.privacy.epsilon):
         allowed = "'full' with linear and mlp, with dtype 'float64' and with privacy.epsilon"
-        raise ModelError("precision", got="'bf16'", allowed=allowed, hint="remove precision")
+        raise ModelError("precision", got=repr(name), allowed=allowed, hint="remove precision")
+    if name == FP16 and training.loss == COMPOSITIONAL_AUC:
+        allowed = f"'bf16' with loss {training.loss!r}, whose second derivatives have no loss scaling"
+        raise ModelError("precision", got=repr(name), allowed=allowed, hint="set precision to 'bf16'")
     if config.privacy.epsilon:
         model.check_records()
     return model

@@ -27,6 +27,7 @@ from torch.nn.modules.batchnorm import _BatchNorm
 from torch.nn.modules.dropout import _DropoutNd
 
 from problems.models.dense import Pullback, add_scaled, dense_network
+from problems.models.loss_scale import LossScale
 from problems.models.vectors import NUMPY_DTYPES, AnyArray, Copy, FloatArray, cut, flatten, on_host, spans
 from problems.models.zoo import ModelError, check_module
 
@@ -49,7 +50,8 @@ class FlatModel:
         dtype: `torch.float32` or `torch.float64`.
         device: The device of the vectors.
         outputs: The number of logits of a sample.
-        precision: The type of the layers' computations in train mode, by PyTorch's autocast. None: ``dtype``.
+        precision: The type of the layers' computations in train mode, by PyTorch's autocast. None: ``dtype``. float16
+            has a `LossScale`, which restarts with each `load`.
 
     Attributes:
         parameters, gradient: The flat vectors. Change them only in place, and not between `scores` and the `vjp` of
@@ -92,6 +94,7 @@ class FlatModel:
         check_module(module)
         self.module = module.to(device=device, dtype=dtype)
         self.dtype, self.outputs, self.precision = dtype, outputs, precision
+        self.loss_scale = LossScale() if precision == torch.float16 else None
         self.stochastic = any(_may_draw(child) for child in module.modules())
         self.dense = dense_network(module) if outputs == 1 else None
         persistent: dict[str, Tensor] = {
@@ -160,6 +163,8 @@ class FlatModel:
             np.copyto(host.numpy(), array)
             if host is not vector:
                 vector.copy_(host, non_blocking=True)
+        if self.loss_scale is not None:
+            self.loss_scale.restart()
         if self._fixed:
             with torch.no_grad():
                 for buffer, initial in self._fixed.values():
@@ -298,11 +303,23 @@ class FlatModel:
         Returns:
             `self.gradient` itself, overwritten by the next call.
         """
+        if self.loss_scale is None:
+            return self._pull_back(scores, weights)
+        return self.loss_scale.unscale(lambda factor: self._pull_back(scores, weights * factor, again=True))
+
+    def _pull_back(self, scores: Tensor, weights: Tensor, *, again: bool = False) -> Float[Tensor, "d"]:
+        """Compute `vjp`.
+
+        Args:
+            scores: The scores.
+            weights: Their factors.
+            again: Whether to keep the graph for another call.
+        """
         self.gradient.zero_()
         self._bind_gradient()
         # torch.autograd.backward first compares the shapes as symbols, which takes a fifth of a small network's step
         Variable._execution_engine.run_backward(
-            (scores,), (weights,), False, False, (), allow_unreachable=True, accumulate_grad=True
+            (scores,), (weights,), again, False, (), allow_unreachable=True, accumulate_grad=True
         )
         return self.gradient
 

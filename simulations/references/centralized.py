@@ -66,8 +66,10 @@ def train_centralized(
 
     Raises:
         ConfigError: The reference does not support the loss.
+        ModelError: The run asks for float16 on a CPU.
     """
     check_centralized(config)
+    resources.check_precision(config)
     training = config.training
     model = resources.new_model(config, data.input_shape)
     sites = [data.client(partition) for partition in range(data.num_clients)]
