@@ -179,8 +179,13 @@ def parse_run_config(flat: Mapping[str, Scalar]) -> RunConfig:
 
 def _check_network_keys(run: RunSettings, algorithm: Algorithm, loss: str, spec: DataSpec) -> None:
     """Check that the run has a network to which the keys of its start and of its frozen parts apply."""
-    keys = {"init-from": run.init_from, "weights": run.weights, "frozen": run.frozen, "batch-norm": run.batch_norm}
-    keys |= {"precision": run.precision, "augment": run.augment}
+    keys: dict[str, Scalar] = {
+        "init-from": run.init_from,
+        "weights": run.weights,
+        "frozen": run.frozen,
+        "batch-norm": run.batch_norm,
+    }
+    keys |= {"precision": run.precision, "augment": run.augment, "accumulate": run.accumulate}
     for key, value in keys.items():
         default = RunSettings.model_fields[key.replace("-", "_")].default
         reason = ""
@@ -188,7 +193,7 @@ def _check_network_keys(run: RunSettings, algorithm: Algorithm, loss: str, spec:
             reason = "no model is trained"
         elif not algorithm.strategy.shares_model:
             reason = "the server sends no model: each party starts its own part"
-        elif key in ("frozen", "batch-norm", "precision", "augment") and algorithm.traits.models:
+        elif key in ("frozen", "batch-norm", "precision", "augment", "accumulate") and algorithm.traits.models:
             reason = "all coefficients are computed"
         elif key != "init-from" and (spec.dataset in UNLABELLED or ":" in loss):
             reason = "and this minimax problem the run has no network"

@@ -67,6 +67,9 @@ class RunSettings(Settings):
         NONE,
         f"{NONE}, {', '.join(STRENGTHS)}, or package.module:factory",
     )
+    accumulate: int = setting(
+        "The parts in which a step computes its batch, to [need less memory](networks.md#batches-in-parts).", 1, ge=1
+    )
     output_dir: str = setting(
         "The folder of the runs' directories.", "results", "a path that is not empty", min_length=1
     )

@@ -175,7 +175,7 @@ def skeleton(config: RunConfig, input_shape: tuple[int, ...], role: str = "") ->
     training = config.training
     further = training.loss in SADDLES, _count_baselines(config), config.data.num_labels
     run = config.run
-    kind = run.model, run.frozen, run.batch_norm, run.precision
+    kind = run.model, run.frozen, run.batch_norm, run.precision, run.accumulate
     key = (kind, further, input_shape, training.dtype, device_of(training), role)
     cache: dict[object, FlatModel] = _skeletons.__dict__.setdefault("models", {})
     if key not in cache:
@@ -217,17 +217,19 @@ def new_model(config: RunConfig, input_shape: tuple[int, ...]) -> FlatModel:
         module = SaddleNetwork(module, outputs)
     elif baselines := _count_baselines(config):
         module = HazardNetwork(module, baselines, START)
-    name = config.run.precision
+    name, parts = config.run.precision, config.run.accumulate
     precision = PRECISIONS[name]
-    model = FlatModel(
-        module, dtype=dtype_of(training), device=device_of(training), outputs=outputs, precision=precision
-    )
+    dtype, device = dtype_of(training), device_of(training)
+    model = FlatModel(module, dtype=dtype, device=device, outputs=outputs, precision=precision, parts=parts)
     if precision is not None and (model.dense is not None or model.dtype == torch.float64 or config.privacy.epsilon):
         allowed = "'full' with linear and mlp, with dtype 'float64' and with privacy.epsilon"
         raise ModelError("precision", got=repr(name), allowed=allowed, hint="remove precision")
     if name == FP16 and training.loss == COMPOSITIONAL_AUC:
         allowed = f"'bf16' with loss {training.loss!r}, whose second derivatives have no loss scaling"
         raise ModelError("precision", got=repr(name), allowed=allowed, hint="set precision to 'bf16'")
+    if parts > 1 and (model.dense is not None or training.loss == COMPOSITIONAL_AUC or config.privacy.epsilon):
+        allowed = f"1 with linear and mlp, with loss {COMPOSITIONAL_AUC!r} and with privacy.epsilon"
+        raise ModelError("accumulate", got=parts, allowed=allowed, hint="remove accumulate")
     if config.privacy.epsilon:
         model.check_records()
     return model

@@ -16,6 +16,8 @@ Batch norms in eval mode within a module in train mode are frozen: they stay in 
 """
 
 from collections.abc import Sequence
+from contextlib import AbstractContextManager, nullcontext
+from functools import partial
 
 import numpy as np
 import torch
@@ -25,6 +27,7 @@ from torch.autograd import Variable
 from torch.func import functional_call, grad_and_value, vmap
 from torch.nn.modules.batchnorm import _BatchNorm
 from torch.nn.modules.dropout import _DropoutNd
+from torch.utils.checkpoint import checkpoint
 
 from problems.models.dense import Pullback, add_scaled, dense_network
 from problems.models.loss_scale import LossScale
@@ -52,6 +55,8 @@ class FlatModel:
         outputs: The number of logits of a sample.
         precision: The type of the layers' computations in train mode, by PyTorch's autocast. None: ``dtype``. float16
             has a `LossScale`, which restarts with each `load`.
+        parts: The number of parts in which a batch is scored. With several parts, a backward pass computes one part's
+            activations at a time, again, so only one part's activations are in memory.
 
     Attributes:
         parameters, gradient: The flat vectors. Change them only in place, and not between `scores` and the `vjp` of
@@ -88,12 +93,13 @@ class FlatModel:
         device: torch.device | str = "cpu",
         outputs: int = 1,
         precision: torch.dtype | None = None,
+        parts: int = 1,
     ) -> None:
         if dtype not in NUMPY_DTYPES:
             raise ValueError(f"dtype must be torch.float32 or torch.float64, got {dtype}")
         check_module(module)
         self.module = module.to(device=device, dtype=dtype)
-        self.dtype, self.outputs, self.precision = dtype, outputs, precision
+        self.dtype, self.outputs, self.precision, self.parts = dtype, outputs, precision, parts
         self.loss_scale = LossScale() if precision == torch.float16 else None
         self.stochastic = any(_may_draw(child) for child in module.modules())
         self.dense = dense_network(module) if outputs == 1 else None
@@ -197,10 +203,18 @@ class FlatModel:
             features: Features on any device and of any float dtype.
             weights: The weights to use. None: the model's own weights.
         """
-        self._show(self.parameters if weights is None else weights)
+        weights = self.parameters if weights is None else weights
+        self._show(weights)
         self._enter_train_mode()
+        features = features.to(self.device, self.dtype)
         with torch.autocast(self.device.type, self.precision, enabled=self.precision is not None):
-            scores: Tensor = self.module(features.to(self.device, self.dtype))
+            if (parts := min(self.parts, len(features))) > 1:
+                repeat = partial(
+                    checkpoint, self.module, use_reentrant=False, context_fn=partial(_repeat, self, weights)
+                )
+                scores = torch.cat([repeat(chunk) for chunk in features.tensor_split(parts)])
+            else:
+                scores = self.module(features)
         return scores.to(self.dtype)
 
     def forward(
@@ -386,6 +400,26 @@ class FlatModel:
                     self._finite[name] = value
             staged.append(value)
         return staged
+
+
+class _Repetition:
+    """The context of repetitions of a forward pass: the same weights and mode, and running statistics as before it."""
+
+    def __init__(self, model: FlatModel, weights: Float[Tensor, "d"]) -> None:
+        self.model, self.weights = model, weights
+
+    def __enter__(self) -> None:
+        self.model._show(self.weights)
+        self.model._enter_train_mode()
+        self.statistics = self.model.statistics.clone()
+
+    def __exit__(self, *error: object) -> None:
+        self.model.statistics.copy_(self.statistics)
+
+
+def _repeat(model: FlatModel, weights: Float[Tensor, "d"]) -> tuple[AbstractContextManager[None], _Repetition]:
+    """Return the contexts of a forward pass and of its repetitions, see `torch.utils.checkpoint`."""
+    return nullcontext(), _Repetition(model, weights)
 
 
 def _frozen_norms(module: nn.Module) -> list[_BatchNorm]:

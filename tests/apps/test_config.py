@@ -173,6 +173,7 @@ def valid(key: str) -> st.SearchStrategy[Any]:
         "composite.strong-convexity": st.one_of(st.just("auto"), st.floats(0, 1e6)),
         "augment": st.just("none"),
         "precision": st.just("full"),  # not available for every strategy
+        "accumulate": st.just(1),  # nor this
         "lr-warmup": st.just(0),  # shorter than any run
         "label-columns": st.just(""),  # excludes other keys
         "label-separator": st.just(""),
