@@ -16,17 +16,25 @@ from apps.guards.chain import run
 from apps.guards.guard import Steps
 from apps.guards.work import Answer, Request, Work, decode, report_of, site_of
 from apps.sites import resources
+from apps.sites.files import write_tensors
 from apps.sites.fingerprints import add_fingerprint
+from apps.sites.state_store import base_folder, client_folder
 from clients.base import Site
 from clients.held_out import measure_errors, score
+from clients.local_norms import put_norms
 from clients.set_counts import count_sets
 from clients.time_counts import count_times
 from payloads.flower_internals import drop_log_colors
 from payloads.handshake import REFUSAL
 from payloads.held_out import COLUMN, OF_SETS, OF_TIMES, ScoreCounts, ScoreEdges, SetCounts
-from payloads.record import Payload
-from payloads.wire import NUM_EXAMPLES, PHASE, ROUND, content
+from payloads.record import FloatArray, Payload
+from payloads.wire import NUM_EXAMPLES, PHASE, ROUND, RUN_TOKEN, content
+from problems.files import make_folder
+from problems.models import FlatModel
+from problems.models.networks import network_names
 
+# the file of a site's model with its own batch norms, beside its memory
+OWN_MODEL = "model.safetensors"
 app = ClientApp()
 drop_log_colors()
 
@@ -114,24 +122,44 @@ def measure(work: Work) -> Steps:
     site = site_of(work.context, work.run, request.scaling)
     assert isinstance(site, Site)
     phase, summed = str(request.config[PHASE]), work.summed > 1
-    model = resources.skeleton(work.run, tuple(site.features.shape[1:]))
+    model, parameters = resources.skeleton(work.run, tuple(site.features.shape[1:])), request.parameters
+    if model.keeps_norms:
+        parameters = put_norms(model, parameters, work.client.state)
+        save_own_model(work, model, parameters)
     if phase in OF_TIMES:
-        timed, diverged = count_times(model, request.parameters, site, phase, summed=summed)
+        timed, diverged = count_times(model, parameters, site, phase, summed=summed)
         return _answer(timed, int(timed.counts.sum()), request, diverged)
     edges = None if request.extras is None else decode(ScoreEdges, request.extras, 0).check_order()
     if site.numeric:
-        sums, replaced = measure_errors(model, request.parameters, site, work.run.training.loss, phase, summed=summed)
+        sums, replaced = measure_errors(model, parameters, site, work.run.training.loss, phase, summed=summed)
         return _answer(sums, int(sums.sums[0]), request, replaced)
     counts: ScoreCounts | SetCounts
     if phase in OF_SETS:
         sets, seed = sets_of(work.run, phase, request.config.get(COLUMN)), work.run.training.seed
         column = int(request.config[COLUMN])
         counts, diverged = count_sets(
-            model, request.parameters, site, edges, phase, column, sets=sets, seed=seed, summed=summed
+            model, parameters, site, edges, phase, column, sets=sets, seed=seed, summed=summed
         )
     else:
-        counts, diverged = score(model, request.parameters, site, edges, phase, summed=summed)
+        counts, diverged = score(model, parameters, site, edges, phase, summed=summed)
     return _answer(counts, int(counts.negatives.sum() + counts.positives.sum()), request, diverged)
+
+
+def save_own_model(work: Work, model: FlatModel, parameters: list[FloatArray]) -> None:
+    """Save the last round's model with the site's batch norms, if the run stores clients' memories on this disk.
+
+    Args:
+        work: The request to evaluate.
+        model: The network.
+        parameters: The flat arrays of the site's model.
+    """
+    config, names = work.request.config, network_names(model.module)
+    base = base_folder(work.node, work.request.local)
+    if base is not None and RUN_TOKEN in config and config[ROUND] == work.run.training.num_server_rounds:
+        folder = client_folder(base, str(config[RUN_TOKEN]), work.partition)
+        make_folder(folder, private=True)
+        arrays = {names[name]: value for name, value in model.name_arrays(parameters).items()}
+        write_tensors(folder / OWN_MODEL, arrays, {"format": "pt"}, private=True)
 
 
 def _answer(payload: Payload, rows: int, request: Request, altered: bool) -> Answer:

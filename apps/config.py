@@ -27,6 +27,7 @@ from apps.plugins import ROW_FORM, add_settings, find_row
 from apps.registry import ALGORITHMS, ANALYSES
 from apps.run_config.algorithm import PRIVACY, SYNTHETIC, Algorithm, RunConfig
 from apps.run_config.settings import (
+    LOCAL_NORMS,
     SHOWING_KEYS,
     ConfigError,
     DataSettings,
@@ -39,7 +40,7 @@ from apps.run_config.settings import (
 from methods.adam import ADAM_STEP
 from payloads.settings import PrivacySettings, Settings, TrainingSettings, describe_allowed, kebab
 from problems.data import SPARSE_LOGISTIC, UNLABELLED, DataError, DataSpec, validate
-from problems.data.spec import TABLES, is_hub
+from problems.data.spec import OWN, TABLES, is_hub
 from problems.errors import did_you_mean
 from problems.models import LIBRARY_FORMS, MODELS, largest_step
 
@@ -167,6 +168,8 @@ def parse_run_config(flat: Mapping[str, Scalar]) -> RunConfig:
     evaluation.check(run.strategy, training, spec, shares_model=algorithm.strategy.shares_model, scored=scored)
     check_budget(run.strategy, algorithm, training.loss, tables[PRIVACY], family, spec)
     training = family.adapt_training(training)
+    if run.batch_norm == LOCAL_NORMS:
+        _check_local_norms(run, algorithm, spec, evaluation)
     privacy = tables[PRIVACY] if algorithm.strategy.shares_model else PrivacySettings()
     if privacy.secure_sum:
         check_sums(run.strategy, algorithm, training, family)
@@ -203,6 +206,31 @@ def _check_network_keys(run: RunSettings, algorithm: Algorithm, loss: str, spec:
     if run.weights and run.init_from:
         allowed = "'', since init-from sets all weights"
         raise ConfigError("weights", got=repr(run.weights), allowed=allowed, hint="remove weights, or init-from")
+
+
+def _check_local_norms(run: RunSettings, algorithm: Algorithm, spec: DataSpec, evaluation: EvaluationSettings) -> None:
+    """Check that only sites need the batch norms that each site keeps."""
+    able = [name for name, row in ALGORITHMS.items() if row.traits.keeps_norms]
+    for got, reason, hint in (
+        (
+            "" if algorithm.traits.keeps_norms else f"strategy {run.strategy!r}",
+            f"these strategies can leave entries of the model at the sites: {', '.join(able)}",
+            "set another strategy",
+        ),
+        (
+            "" if spec.partition == OWN else f"partition {spec.partition!r}",
+            "with partition 'own' the sites evaluate the model, and the server has no batch norms for it",
+            "set partition to 'own'",
+        ),
+        (
+            f"select-by {evaluation.select_by!r}" if evaluation.select_by else "",
+            "a site keeps the batch norms of the last round only",
+            "remove select-by",
+        ),
+    ):
+        if got:
+            got, allowed = f"{LOCAL_NORMS!r} with {got}", f"'averaged' or 'frozen', since {reason}"
+            raise ConfigError("batch-norm", got=got, allowed=allowed, hint=f"{hint}, or remove batch-norm")
 
 
 def _without_effect(

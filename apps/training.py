@@ -21,7 +21,7 @@ from apps.evaluation.sets import column_names
 from apps.evaluation.small_cells import warn_of_withheld
 from apps.evaluation.starting import starting_point
 from apps.run_config.algorithm import Evaluator, RunConfig
-from apps.run_config.settings import ConfigError
+from apps.run_config.settings import LOCAL_NORMS, ConfigError
 from apps.run_directory.artifacts import RunDirectory
 from apps.run_directory.checkpoints import restore, snapshot
 from apps.run_directory.coefficients import COEFFICIENTS, save_coefficients
@@ -127,7 +127,8 @@ class Training:
             self.directory.save_columns(evaluator.columns)
         models = self.measurement.models(self.last_round, arrays)
         for view, model in models.items():
-            self.directory.save_model(evaluator.name_arrays(model), view)
+            entries = evaluator.name_arrays(model)
+            self.directory.save_model({name: entries[name] for name in entries if name not in evaluator.at_sites}, view)
         if (best := self.measurement.choice.selected) is not None:
             if best.server_round == 0:
                 text = "the initial model is selected, since no round has a better %s: lower %s, or train longer"
@@ -286,7 +287,8 @@ class Training:
             checkpoint_round: The round of the newest checkpoint. 0: no checkpoint.
         """
         checkpoints = bool(self.config.training.checkpoint_every)
-        if self.config.algorithm.client.memory is None or (self.strategy.shares_model and not checkpoints):
+        memory = self.config.algorithm.client.memory is not None or self.config.run.batch_norm == LOCAL_NORMS
+        if not memory or (self.strategy.shares_model and not checkpoints):
             return
         self.strategy.extra_config = {RUN_TOKEN: self.directory.token}
         if checkpoints:

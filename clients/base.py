@@ -16,6 +16,7 @@ from flwr.client import NumPyClient
 from flwr.common import Scalar
 from torch import Tensor
 
+from clients.local_norms import LocalNorms, put_norms, take_norms
 from clients.progress import follow
 from methods.method import Method, Task
 from methods.private import Guard, PrivateSite, protect, refuse_phase
@@ -178,6 +179,21 @@ class MethodClient(PayloadClient[M]):
 
 class ScoringClient(MethodClient[FlatModel]):
     """Base class of the clients that train a network's scores."""
+
+    def __init__(
+        self, site: Site, model: FlatModel, training: TrainingSettings, settings: Settings | None = None
+    ) -> None:
+        super().__init__(site, model, training, settings)
+        if model.keeps_norms:
+            self.memory = LocalNorms
+
+    def fit(self, parameters: list[FloatArray], config: Config) -> Fitted:
+        """Train for one round; see `MethodClient.fit`. Batch norms may stay at the site, see `clients.local_norms`."""
+        if self.memory is not LocalNorms:
+            return super().fit(parameters, config)
+        arrays, examples, metrics = super().fit(put_norms(self.model, parameters, self.state), config)
+        self.state = take_norms(self.model, arrays)
+        return put_norms(self.model, arrays, take_norms(self.model, parameters)), examples, metrics
 
     def evaluate(self, parameters: list[FloatArray], config: Config) -> tuple[float, int, Config]:
         """Measure a model on the site's own samples.

@@ -66,6 +66,7 @@ FEDPROX = Method(
     losses=LOSSES,
     offsets=True,
     findings=True,
+    keeps_norms=True,
     taken=SampleGradients(),
     adjusts=True,
     has_adam=True,

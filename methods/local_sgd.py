@@ -36,6 +36,7 @@ LOCAL_SGD = Method(
     losses=LOSSES,
     offsets=True,
     findings=True,
+    keeps_norms=True,
     taken=SampleGradients(),
     adjusts=True,
     has_adam=True,

@@ -178,6 +178,7 @@ class Traits:
         unread: The common settings without effect.
         number_types: The values of ``dtype`` that it can compute in.
         precise: Whether a table's features keep 64 bits; otherwise they are rounded to float32.
+        keeps_norms: Whether clients can keep their batch norms: only the model is sent, and its mean is the next model.
         models: The networks that it can train. The first is the meaning of ``model = "auto"``. (): all.
         scales: The values of ``scale`` that it supports. The first is the meaning of ``scale = "auto"``. (): all.
         needs_all_clients: The reason why every client must take part in every round, as the end of a sentence that
@@ -205,6 +206,7 @@ class Traits:
     unread: tuple[str, ...] = ("server_learning_rate", "score")
     number_types: tuple[str, ...] = ("float32", "float64")
     precise: bool = False
+    keeps_norms: bool = False
     models: tuple[str, ...] = ()
     scales: tuple[str, ...] = ()
     needs_all_clients: str = ""

@@ -38,8 +38,11 @@ class NetworkEvaluator(Evaluator):
         self.layout, self.num_frozen = model.layout, model.num_frozen
         names = network_names(model.module)
         self.frozen = frozenset(names[name] for name in model.frozen_names)
+        if model.keeps_norms:
+            self.at_sites = frozenset(names[name] for name in model.norm_names)
         self.summary = f"model {config.run.model}: {model.dim} parameters"
         self.summary += f", {model.num_frozen} frozen" if model.num_frozen else ""
+        self.summary += f", {len(model.norm_entries)} kept by each site" if model.keeps_norms else ""
 
     def start(self) -> list[FloatArray]:
         return self.model.arrays()

@@ -9,6 +9,7 @@ from flwr.app import ConfigRecord, MessageType
 from apps.config import ConfigError
 from apps.guards.guard import Proceed, SiteGuard, Steps
 from apps.guards.work import Answer, Work
+from apps.run_config.settings import LOCAL_NORMS
 from apps.sites.state_store import StateStore
 from payloads.flower_internals import fill, values_of
 from payloads.record import Payload, PayloadError, not_finite
@@ -20,14 +21,20 @@ STORED_ROUND = "client-state-made"
 
 
 class MemoryGuard(SiteGuard):
-    """A guard that restores a client's memory of its last round, and stores the new memory."""
+    """A guard that restores a client's memory of its last round, and stores the new memory.
+
+    If sites keep their batch norms, they also evaluate with this memory.
+    """
 
     def at_site(self, work: Work, proceed: Proceed) -> Steps:
-        if work.request.kind != MessageType.TRAIN or work.client.memory is None:
+        evaluates = work.request.kind == MessageType.EVALUATE and work.run.run.batch_norm == LOCAL_NORMS
+        if not evaluates and (work.request.kind != MessageType.TRAIN or work.client.memory is None):
             return (yield from proceed(work))
         store = StateStore.of(work.context, work.request.config, work.request.local, work.client.site.partition_id)
         recalled, stored_round = recall(work, store)
         work.client.state = recalled
+        if evaluates:
+            return (yield from proceed(work))
         answer = yield from proceed(work)
         if work.client.state is not None:
             answer.metrics = {**(answer.metrics or {}), STATE_ROUND: stored_round}
@@ -57,7 +64,7 @@ def recall(work: Work, store: StateStore | None) -> tuple[Payload | None, int]:
         return None if record is None else memory.from_record(record), number
     if store is not None:
         try:
-            return store.load(memory, since, server_round)
+            return store.load(memory, since, server_round + (work.request.kind == MessageType.EVALUATE))
         except PayloadError as error:
             got, allowed = f"an unusable client state: {error}", "an undamaged client state of this run"
             hint = "remove the file of this client state to start without it"

@@ -128,6 +128,7 @@ class Evaluator(ABC):
         layout: Names and shapes of the parts of the flat model, if it has parts.
         num_frozen: The number of frozen entries at the end of the model's buffers.
         frozen: The names of these entries in a model file.
+        at_sites: The names of the entries that each site keeps, so the run's model files lack them.
         columns: The encoding of raw rows as the model's features, if the rows come from a table.
         sample_format: The form of the samples in their files, if the samples have labels.
         tally: The histogram of the newest model's scores. None if there are no scores, or if no figure needs them.
@@ -139,6 +140,7 @@ class Evaluator(ABC):
     layout: tuple[tuple[str, tuple[int, ...]], ...] = ()
     num_frozen: int = 0
     frozen: frozenset[str] = frozenset()
+    at_sites: frozenset[str] = frozenset()
     columns: Preprocessing | None = None
     sample_format: SampleFormat | None = None
     tally: Tally | None = None

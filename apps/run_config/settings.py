@@ -19,6 +19,8 @@ Scalar = bool | int | float | str
 SHOWING_KEYS = ("output-dir", "pictures", "tracking-uri", "tracking-experiment")
 
 
+# the value of ``batch-norm`` with which each site keeps its batch norms
+LOCAL_NORMS = "local"
 # the repeats of permutation importance with importance=true
 REPEATS = 5
 
@@ -55,8 +57,8 @@ class RunSettings(Settings):
         "",
         "names of parameters or patterns with * separated by commas, all-but-head, or empty",
     )
-    batch_norm: Literal["averaged", "frozen"] = setting(
-        "Whether sites train batch norms, whose statistics are averaged, or [freeze](networks.md#batch-norm) them.",
+    batch_norm: Literal["averaged", "frozen", "local"] = setting(
+        "Whether [batch norms](networks.md#batch-norm) are averaged, frozen, or different at each site.",
         "averaged",
     )
     precision: Literal["full", "bf16", "fp16"] = setting(

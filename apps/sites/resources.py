@@ -14,6 +14,7 @@ from flwr.common import log
 from threadpoolctl import threadpool_limits
 
 from apps.run_config.algorithm import Held, RunConfig
+from apps.run_config.settings import LOCAL_NORMS
 from clients.base import Site, Trained
 from payloads.settings import TrainingSettings
 from problems.augmentation import NONE, check_augmentation, make_augmentation
@@ -217,10 +218,14 @@ def new_model(config: RunConfig, input_shape: tuple[int, ...]) -> FlatModel:
         module = SaddleNetwork(module, outputs)
     elif baselines := _count_baselines(config):
         module = HazardNetwork(module, baselines, START)
-    name, parts = config.run.precision, config.run.accumulate
+    run, name, parts = config.run, config.run.precision, config.run.accumulate
     precision = PRECISIONS[name]
     dtype, device = dtype_of(training), device_of(training)
     model = FlatModel(module, dtype=dtype, device=device, outputs=outputs, precision=precision, parts=parts)
+    model.keeps_norms = run.batch_norm == LOCAL_NORMS
+    if model.keeps_norms and not model.norm_names:
+        got, allowed = f"{LOCAL_NORMS!r} for a model without trained batch norms", "'averaged'"
+        raise ModelError("batch-norm", got=got, allowed=allowed, hint="remove batch-norm")
     if precision is not None and (model.dense is not None or model.dtype == torch.float64 or config.privacy.epsilon):
         allowed = "'full' with linear and mlp, with dtype 'float64' and with privacy.epsilon"
         raise ModelError("precision", got=repr(name), allowed=allowed, hint="remove precision")

@@ -17,11 +17,11 @@ Batch norms in eval mode within a module in train mode are frozen: they stay in 
 
 from collections.abc import Sequence
 from contextlib import AbstractContextManager, nullcontext
-from functools import partial
+from functools import cached_property, partial
 
 import numpy as np
 import torch
-from jaxtyping import Float, Float64
+from jaxtyping import Float, Float64, Int64
 from torch import Tensor, nn
 from torch.autograd import Variable
 from torch.func import functional_call, grad_and_value, vmap
@@ -57,6 +57,7 @@ class FlatModel:
             has a `LossScale`, which restarts with each `load`.
         parts: The number of parts in which a batch is scored. With several parts, a backward pass computes one part's
             activations at a time, again, so only one part's activations are in memory.
+        keeps_norms: Whether each client keeps its batch norms, see `clients.local_norms`.
 
     Attributes:
         parameters, gradient: The flat vectors. Change them only in place, and not between `scores` and the `vjp` of
@@ -66,6 +67,7 @@ class FlatModel:
         num_frozen, frozen_names: The number and the names of the other entries of `buffers`, which nothing changes.
         parameter_names, parameter_shapes, spans: Each parameter's name, shape and slice of `parameters`.
         layout: The names and shapes of the parts of `parameters`.
+        norm_names: The names of the trained batch norms' entries in the module's `state_dict`.
         stochastic: Whether a forward pass may draw random numbers, as dropout does.
 
     Raises:
@@ -94,12 +96,14 @@ class FlatModel:
         outputs: int = 1,
         precision: torch.dtype | None = None,
         parts: int = 1,
+        keeps_norms: bool = False,
     ) -> None:
         if dtype not in NUMPY_DTYPES:
             raise ValueError(f"dtype must be torch.float32 or torch.float64, got {dtype}")
         check_module(module)
         self.module = module.to(device=device, dtype=dtype)
         self.dtype, self.outputs, self.precision, self.parts = dtype, outputs, precision, parts
+        self.keeps_norms = keeps_norms
         self.loss_scale = LossScale() if precision == torch.float16 else None
         self.stochastic = any(_may_draw(child) for child in module.modules())
         self.dense = dense_network(module) if outputs == 1 else None
@@ -112,6 +116,9 @@ class FlatModel:
             name: value for name, value in module.named_buffers() if name in persistent and value.is_floating_point()
         }
         self._still = _frozen_norms(module)
+        norms = {f"{name}." for name, child in module.named_modules() if isinstance(child, _BatchNorm)}
+        norms -= {f"{name}." for name, child in module.named_modules() if child in self._still}
+        self.norm_names = frozenset(name for name in persistent if name.startswith(tuple(norms)))
         still = {id(value) for norm in self._still for value in norm.buffers()}
         statistics = {name: value for name, value in buffers.items() if id(value) not in still}
         others = {name: value for name, value in (tensors | buffers).items() if name not in parameters | statistics}
@@ -151,6 +158,13 @@ class FlatModel:
         self._hosts = [torch.empty(v.shape, dtype=dtype, pin_memory=True) if pinned else v for v in vectors]
         # Immutable arrays already known to be finite: clients of a round that share a process receive the same bytes.
         self._finite: dict[str, FloatArray] = {}
+
+    @cached_property
+    def norm_entries(self) -> Int64[np.ndarray, "w"]:
+        """The indices of the trained batch norms' entries in `parameters`."""
+        parts = zip(self.parameter_names, self.spans, strict=True)
+        indices = [np.arange(span.start, span.stop) for name, span in parts if name in self.norm_names]
+        return np.concatenate([np.arange(0), *indices])
 
     def load(self, arrays: Sequence[FloatArray]) -> None:
         """Copy received arrays into the vectors, in place: `[parameters]`, or `[parameters, buffers]` with buffers.

@@ -9,6 +9,7 @@ from pathlib import Path
 
 from apps.config import ConfigError, RunConfig, Scalar, parse_run_config
 from apps.evaluation.metric_names import format_metrics
+from apps.run_config.settings import LOCAL_NORMS
 from apps.run_directory.curves import rows_in_words
 from payloads.site_names import label_site
 from problems.data import UNLABELLED
@@ -27,13 +28,14 @@ def check_baselines(config: RunConfig) -> None:
 
     Raises:
         ConfigError: The strategy trains no model, each site has some columns of all rows (vertical learning), the data
-            set has no test rows, or the run has numbers as labels, several labels, or offsets.
+            set has no test rows, or the run has numbers as labels, several labels, offsets, or local batch norms.
     """
     data = config.data
     kinds = {"label-columns": data.findings, "label-type": data.has_numbers, "offset-column": data.offset_column}
+    kinds |= {"batch-norm 'local'": config.run.batch_norm == LOCAL_NORMS}
     if key := next((key for key, value in kinds.items() if value), ""):
         got, hint = f"a run with {key}", "remove --baselines"
-        allowed = "a run with one label for each row, which is a class, without offsets"
+        allowed = "a run with one label for each row, which is a class, without offsets and local batch norms"
         raise ConfigError("--baselines", got=got, allowed=allowed, hint=hint)
     if config.algorithm.sites.hold_columns:
         got = f"strategy {config.run.strategy!r}, whose parties have different columns"

@@ -12,6 +12,7 @@ from safetensors import SafetensorError
 from safetensors.torch import load_file
 
 from apps.config import ConfigError, RunConfig, parse_run_config
+from apps.run_config.settings import LOCAL_NORMS
 from apps.sites.resources import dtype_of, is_problem
 from problems.data import DataError
 from problems.data.preprocessing import Preprocessing
@@ -122,7 +123,9 @@ def read_network(path: Path, config: RunConfig, shape: tuple[int, ...]) -> FlatM
         module.load_state_dict(weights)
     except (OSError, SafetensorError, RuntimeError) as error:
         got = f"weights that do not fit model {config.run.model!r} ({' '.join(str(error).split())})"
-        allowed = "the weights of this network"
-        raise DataError(path, got=got, allowed=allowed, hint="use the model's code and file from the run") from None
+        allowed, hint = "the weights of this network", "use the model's code and file from the run"
+        if config.run.batch_norm == LOCAL_NORMS:
+            hint = "replace the file by a site's own model, see docs/networks.md"
+        raise DataError(path, got=got, allowed=allowed, hint=hint) from None
     on_gpu = config.training.device != "cpu" and torch.cuda.is_available()
     return FlatModel(module, dtype=dtype, device="cuda" if on_gpu else "cpu", outputs=outputs)

@@ -174,6 +174,7 @@ def valid(key: str) -> st.SearchStrategy[Any]:
         "augment": st.just("none"),
         "precision": st.just("full"),  # not available for every strategy
         "accumulate": st.just(1),  # nor this
+        "batch-norm": st.sampled_from(["averaged", "frozen"]),  # local needs partition=own
         "lr-warmup": st.just(0),  # shorter than any run
         "label-columns": st.just(""),  # excludes other keys
         "label-separator": st.just(""),
