@@ -157,9 +157,9 @@ def active_batches(
         shift: The number of batches drawn before iteration 0 of the run.
         purposes: The streams of random numbers of positives and partners.
     """
-    site, settings, seed = task.site, task.settings, task.training.seed
-    first = site.sampler(positives, settings.positive_batch_size, seed, purposes[0])
-    second = site.sampler(task.f.partners, settings.negative_batch_size, seed, purposes[1])
+    site, settings, seed, end = task.site, task.settings, task.training.seed, task.iterations.stop + shift
+    first = site.sampler(positives, settings.positive_batch_size, seed, purposes[0], end)
+    second = site.sampler(task.f.partners, settings.negative_batch_size, seed, purposes[1], end)
     device, labels = site.labels.device, None
     for iteration in task.iterations:
         p, q = first.batch(iteration + shift), second.batch(iteration + shift)

@@ -297,7 +297,7 @@ class PrivateSite(Site):
         """Return False: even batches of all samples are drawn, so they are counted."""
         return False
 
-    def sampler(self, indices: Indices, batch_size: int, seed: int, purpose: Purpose) -> Any:
+    def sampler(self, indices: Indices, batch_size: int, seed: int, purpose: Purpose, end: int | None = None) -> Any:
         return PoissonSampler(indices, batch_size, self.ledger.draw)
 
 

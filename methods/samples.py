@@ -155,7 +155,8 @@ def make_sampler(task: Task[Any, Any], purpose: Purpose = Purpose.SAMPLES) -> Ep
         task: The client's task. The round has no effect, since batches are numbered over the whole run.
         purpose: The stream of random numbers. Two independent batches of a step need two purposes.
     """
-    return task.site.sampler(task.site.everyone, task.training.batch_size, task.training.seed, purpose)
+    training, end = task.training, task.iterations.stop
+    return task.site.sampler(task.site.everyone, training.batch_size, training.seed, purpose, end)
 
 
 def sample_batches(task: Task[Any, Any], down: object) -> Iterator[tuple[float, Batch]]:

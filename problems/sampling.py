@@ -15,6 +15,8 @@ from problems.randomness import Purpose, draw_secretly, stream
 
 Indices = NDArray[np.int64]
 _LARGE = 2**16
+BATCHES_AHEAD = 2
+"""The number of further batches that `EpochSampler` announces with a batch."""
 
 
 def on_device(indices: Int64[np.ndarray, "*shape"], device: torch.device) -> Int64[Tensor, "*shape"]:
@@ -58,6 +60,17 @@ class EpochSampler:
         self.batch_size = min(batch_size or len(indices), len(indices))
         self.address = (seed, purpose, keys)
         self.drawn: dict[int, Indices] = {}  # replaced as a whole, since threads may share a sampler
+        self._read_ahead: Callable[[Indices], None] | None = None
+        self._end: int | None = None
+
+    def announce(self, read_ahead: Callable[[Indices], None], end: int | None) -> None:
+        """Announce each batch that is drawn, and the next batches of the epoch.
+
+        Args:
+            read_ahead: A function that is called with the indices of the batch and of the next `BATCHES_AHEAD` batches.
+            end: The number of the first batch that is not announced. None: all batches are announced.
+        """
+        self._read_ahead, self._end = read_ahead, end
 
     def batch(self, position: int) -> Int64[np.ndarray, "b"]:
         """Return the indices of batch number ``position``, counted from 0 over the whole run."""
@@ -69,7 +82,11 @@ class EpochSampler:
             seed, purpose, keys = self.address
             order = self.indices[stream(seed, purpose, *keys, epoch).permutation(len(self.indices))]
             self.drawn = {epoch: order}
-        return order[number * self.batch_size : (number + 1) * self.batch_size]
+        size, after = self.batch_size, number + 1
+        if self._read_ahead is not None:
+            more = BATCHES_AHEAD if self._end is None else min(BATCHES_AHEAD, self._end - position - 1)
+            self._read_ahead(order[number * size : (after + max(more, 0)) * size])
+        return order[number * size : after * size]
 
 
 class PoissonSampler:

@@ -12,9 +12,11 @@ from torch import Tensor
 
 from problems.augmentation import Augmentation
 from problems.data.findings import Findings
+from problems.data.image_rows import ImageRows
 from problems.data.mapped import allocate
 from problems.data.samples import Samples
 from problems.data.times import Periods
+from problems.image_tensor import ImageTensor, read_all, read_rows
 from problems.models import NUMPY_DTYPES
 from problems.objectives.hazard import encode
 from problems.randomness import Purpose
@@ -23,11 +25,12 @@ from problems.sampling import EpochSampler, Indices, on_device
 
 @dataclass(frozen=True, eq=False)
 class Site:
-    """A client's identity and its data, kept in memory on the run's device.
+    """A client's identity and its data, on the run's device, or images in files.
 
     Attributes:
         partition_id: The partition's number, a key of all random streams of the client.
-        features: The features, on the device and in the number type of the run.
+        features: The features, on the device and in the number type of the run; an `ImageTensor` of images that are
+            larger than the cache.
         labels: 0.0 or 1.0, or numbers, on the same device and of the same number type.
         positives, negatives: The indices of the rows of each class. If labels are numbers, all rows are negatives.
         held_out: The rows on which a client with its own file evaluates models, and does not train. None: no such rows.
@@ -73,7 +76,7 @@ class Site:
     def from_arrays(
         cls,
         partition_id: int,
-        features: Real[np.ndarray, "n *shape"],
+        features: Real[np.ndarray, "n *shape"] | ImageRows,
         labels: Real[np.ndarray, "n"],
         *,
         dtype: torch.dtype = torch.float32,
@@ -148,25 +151,28 @@ class Site:
         """
         return self.augmentation is None and not 0 < batch_size < len(self)
 
-    def sampler(self, indices: Int64[np.ndarray, "some"], batch_size: int, seed: int, purpose: Purpose) -> EpochSampler:
+    def sampler(
+        self, indices: Int64[np.ndarray, "some"], batch_size: int, seed: int, purpose: Purpose, end: int | None = None
+    ) -> EpochSampler:
         """Return mini-batches of some of the rows.
 
         Samplers are cached: equal arguments and the same object ``indices`` return the same sampler, so an epoch is
-        drawn once and not in every message.
+        drawn once and not in every message. Images of the next batches are read ahead.
 
         Args:
             indices: The indices of the rows.
             batch_size: The number of rows in a batch. 0: all rows.
             seed: The run's seed.
             purpose: The purpose of the batches.
+            end: The number after the round's last batch. None: unknown.
         """
         cached = self._samplers.get(purpose)
         if cached is None or cached[0] is not indices or cached[1:3] != (batch_size, seed):
             fresh = EpochSampler(indices, batch_size, seed, purpose, self.partition_id)
             cached = self._samplers[purpose] = (indices, batch_size, seed, fresh)
+        if isinstance(self.features, ImageTensor):
+            cached[3].announce(self.features.read_ahead, end)
         return cached[3]
-
-    # These functions use index_select, since features[rows] takes two to three times as long.
 
     def rows(self, indices: Int64[np.ndarray, "b"]) -> Float[Tensor, "b *shape"]:
         """Return the features of some samples, after augmentation.
@@ -174,7 +180,7 @@ class Site:
         Args:
             indices: The indices of the rows.
         """
-        return self._augment(self.features.index_select(0, on_device(indices, self.labels.device)), indices)
+        return self._augment(read_rows(self.features, indices), indices)
 
     @cached_property
     def outcomes(self) -> Float[Tensor, "n *findings"]:
@@ -186,7 +192,11 @@ class Site:
     @property
     def batch(self) -> tuple[Tensor, ...]:
         """The features and the `outcomes` of all samples and, if the site has offsets, the offsets."""
-        return (self.features, self.outcomes, *(() if self.offsets is None else (self.offsets,)))
+        return (read_all(self.features), *self._outputs)
+
+    @property
+    def _outputs(self) -> tuple[Tensor, ...]:
+        return (self.outcomes,) if self.offsets is None else (self.outcomes, self.offsets)
 
     def samples(self, indices: Int64[np.ndarray, "b"]) -> tuple[Tensor, ...]:
         """Return the `rows` and the `outcomes` of some samples and, if the site has offsets, their offsets.
@@ -195,8 +205,7 @@ class Site:
             indices: The indices of the rows.
         """
         rows = on_device(indices, self.labels.device)
-        features, *others = (part.index_select(0, rows) for part in self.batch)
-        return self._augment(features, indices), *others
+        return (self.rows(indices), *(part.index_select(0, rows) for part in self._outputs))
 
     def _augment(
         self, features: Float[Tensor, "b *shape"], indices: Int64[np.ndarray, "b"]
@@ -205,9 +214,11 @@ class Site:
 
 
 def as_tensor(
-    array: Real[np.ndarray, "n *shape"], dtype: torch.dtype, device: torch.device | str
+    array: Real[np.ndarray, "n *shape"] | ImageRows, dtype: torch.dtype, device: torch.device | str
 ) -> Float[Tensor, "n *shape"]:
-    """Return an array as a tensor. On a CPU it is not copied if its type is right and its memory is writable.
+    """Return an array as a tensor, and `ImageRows` as an `ImageTensor`.
+
+    On a CPU an array is not copied if its type is right and its memory is writable.
 
     Args:
         array: The array, which this project's code never changes.
@@ -217,6 +228,8 @@ def as_tensor(
     Raises:
         DataError: See `problems.data.mapped.allocate`.
     """
+    if isinstance(array, ImageRows):
+        return ImageTensor(array, dtype, device)
     if torch.device(device).type != "cpu":
         return torch.tensor(array, dtype=dtype, device=device)
     shared = array.view()

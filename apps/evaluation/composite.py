@@ -20,7 +20,7 @@ from methods.penalised import CompositeSettings
 from payloads.record import FloatArray
 from payloads.settings import Settings
 from problems.data import DataSpec, FederatedData, Samples
-from problems.data.mapped import concatenate
+from problems.data.image_rows import concatenate
 from problems.models import FlatModel, Layout
 from problems.objectives.classification import SAMPLE_LOSSES
 from problems.objectives.composite import LinearObjective, linear_features, ridge_factors
@@ -75,7 +75,7 @@ class CompositeEvaluator(ModelEvaluator):
         self.sample_weights = torch.tensor(np.concatenate(weights))  # (n,)
         self.sample_labels = torch.tensor(np.concatenate([client.labels for client in clients]), dtype=torch.float64)
         self.sample_loss = SAMPLE_LOSSES[config.training.loss]
-        design = linear_features(model.module, torch.from_numpy(together))
+        design = linear_features(model.module, as_tensor(together, torch.float32, "cpu"))
         if design is None:
             self.samples = as_tensor(together, model.dtype, model.device)
             self.smooth = self.optimum = None

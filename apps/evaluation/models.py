@@ -28,6 +28,7 @@ from payloads.settings import Settings
 from problems.data import DataSpec, FederatedData, Samples
 from problems.data.subgroups import check_subgroups
 from problems.errors import NOTHING
+from problems.image_tensor import read_all
 from problems.metrics import accuracy, binary_metrics
 from problems.minimax import SYNTHETIC_PL
 from problems.models import FlatModel
@@ -141,7 +142,7 @@ class ProblemEvaluator(Evaluator):
 
     def __init__(self, config: RunConfig, samples: Samples) -> None:
         dtype, device = resources.dtype_of(config.training), resources.device_of(config.training)
-        features = as_tensor(samples.features, dtype, device)
+        features = read_all(as_tensor(samples.features, dtype, device))
         labels = torch.tensor(samples.labels, dtype=dtype, device=device)
         self.oracle = resources.own_problem(config, features, labels)
         problem = self.oracle.problem

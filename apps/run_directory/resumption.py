@@ -30,6 +30,8 @@ _FREE_KEYS = {
     "round-timeout",
     "handshake-timeout",
     "data-dir",
+    "image-cache",
+    "read-workers",
     "device",
 }
 

@@ -33,7 +33,7 @@ def _client(spec: DataSpec, num_clients: int, partition_id: int) -> tuple[Cohort
     data = _load(spec, num_clients)
     samples, table = data.client(partition_id), data.columns
     assert table is not None
-    return Cohort(partition_id, Columns(table.inputs), samples.features.astype(np.float64), samples.labels), table
+    return Cohort(partition_id, Columns(table.inputs), np.asarray(samples.features, np.float64), samples.labels), table
 
 
 @lru_cache(maxsize=64)

@@ -20,6 +20,7 @@ from payloads.settings import TrainingSettings
 from problems.augmentation import NONE, check_augmentation, make_augmentation
 from problems.data import DataSpec, FederatedData, load
 from problems.data.times import count_intervals
+from problems.image_tensor import read_all
 from problems.minimax import (
     AUC_SCORE,
     COMPOSITIONAL_AUC,
@@ -265,7 +266,7 @@ def own_problem(config: RunConfig, features: torch.Tensor, labels: torch.Tensor)
 
 @lru_cache(maxsize=65536)
 def _resident_problem(config: RunConfig, site: Site) -> Oracle:
-    return own_problem(config, site.features, site.labels)
+    return own_problem(config, read_all(site.features), site.labels)
 
 
 def get_trainee(config: RunConfig, site: Site) -> FlatModel | Oracle:

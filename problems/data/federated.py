@@ -105,7 +105,7 @@ class FederatedData:
             return samples
         if index not in self._shifted:
             features = shift_client(
-                as_float32(samples.features),
+                as_float32(np.asarray(samples.features)),
                 index,
                 self._spec.partition_sites or self.num_clients,
                 self._spec.client_shift,

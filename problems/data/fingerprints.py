@@ -8,6 +8,7 @@ from typing import Any, Self
 import numpy as np
 from jaxtyping import Float64, Int8, Int64, Shaped
 
+from problems.data.image_rows import ImageRows
 from problems.data.spec import DataError
 
 DIGEST_BYTES = 16
@@ -60,7 +61,7 @@ class Fingerprint:
 
 
 def digest_rows(
-    features: Shaped[np.ndarray, "n *shape"],
+    features: Shaped[np.ndarray, "n *shape"] | ImageRows,
     labels: Int8[np.ndarray, "n"] | Float64[np.ndarray, "n"],
     parts: Sequence[Int64[np.ndarray, "_"] | range],
     key: bytes = b"",
@@ -78,8 +79,13 @@ def digest_rows(
     whole = hashlib.blake2b(digest_size=DIGEST_BYTES, key=key)
     for part in parts:
         whole.update(b"%d rows of %s;" % (len(part), str((features.dtype, features.shape[1:])).encode()))
-        for row in part:
-            whole.update(features[row].tobytes() + labels[row].tobytes())
+        if isinstance(features, ImageRows):
+            own = features[np.asarray(part, dtype=np.int64)]
+            images = (image for _, block in own.blocks() for image in block)
+        else:
+            images = (features[row] for row in part)
+        for row, image in zip(part, images, strict=True):
+            whole.update(image.tobytes() + labels[row].tobytes())
         if offsets is not None:
             whole.update(offsets[np.asarray(part, dtype=np.int64)].tobytes())
     return whole.hexdigest()

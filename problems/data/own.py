@@ -12,6 +12,7 @@ from problems.data.disturb import hold_out, validation_split
 from problems.data.doubts import warn_of_rows
 from problems.data.formats.readers import read_site
 from problems.data.groups import warn_of_shared
+from problems.data.image_rows import ImageRows
 from problems.data.preprocessing import MARKS, Preprocessing
 from problems.data.quantiles import FEWEST_ROWS
 from problems.data.quoting import quote
@@ -29,7 +30,8 @@ class SiteRows:
     """The rows of a site's file, not yet scaled.
 
     Attributes:
-        features: Floats, or uint8 pixels; for a table the encoded numbers, NaN for a missing cell.
+        features: Floats, or uint8 pixels, which are `ImageRows` if they are larger than the cache. For a table the
+            encoded numbers, NaN for a missing cell.
         labels: The rows' labels: 0 or 1, or numbers.
         train_rows, test_rows: The indices of the training rows and of the test rows, ascending.
         validation_rows: The indices of the validation rows, ascending; None without validation rows.
@@ -45,7 +47,7 @@ class SiteRows:
         times: The times of ``time-column``; None without this column.
     """
 
-    features: Shaped[np.ndarray, "n *shape"]
+    features: Shaped[np.ndarray, "n *shape"] | ImageRows
     labels: Int8[np.ndarray, "n"] | Float64[np.ndarray, "n"]
     train_rows: Int64[np.ndarray, "train"]
     test_rows: Int64[np.ndarray, "test"]

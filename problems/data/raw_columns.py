@@ -8,6 +8,7 @@ from jaxtyping import Float64, Shaped
 
 from problems.data.agreement import Encoded
 from problems.data.federated import FederatedData, load_rows
+from problems.data.image_rows import ImageRows
 from problems.data.preprocessing import Feature, Preprocessing
 from problems.data.spec import DRAWN, TABLES, UNLABELLED, DataError, DataSpec, in_data_set, is_hub
 from problems.data.validation import validate
@@ -51,7 +52,7 @@ def _not_a_table(got: str) -> DataError:
     return DataError("dataset", got=got, allowed="a table with labels", hint="set dataset to a table, such as csv")
 
 
-def name_features(features: Shaped[np.ndarray, "n *shape"]) -> Preprocessing:
+def name_features(features: Shaped[np.ndarray, "n *shape"] | ImageRows) -> Preprocessing:
     """Return the preprocessing of features without names.
 
     Raises:

@@ -11,6 +11,7 @@ import numpy as np
 from jaxtyping import Bool, Int8, Shaped
 from numpy.typing import NDArray
 
+from problems.data.image_rows import ImageRows
 from problems.data.samples import as_float32, check_finite, label_classes
 from problems.data.spec import DataError
 from problems.data.spellings import check_spellings
@@ -40,7 +41,7 @@ class SampleFormat:
     @classmethod
     def of(
         cls,
-        features: Shaped[np.ndarray, "n *shape"],
+        features: Shaped[np.ndarray, "n *shape"] | ImageRows,
         classes: Sequence[str],
         positive: Bool[np.ndarray, "{len(classes)}"],
         pixel_max: float | None = None,
@@ -88,7 +89,7 @@ class SampleFormat:
             **({"image_size": self.image_size} if self.image_size else {}),
         }
 
-    def scale(self, features: Shaped[np.ndarray, "n *shape"]) -> NDArray[np.float32]:
+    def scale(self, features: Shaped[np.ndarray, "n *shape"] | ImageRows) -> NDArray[np.float32] | ImageRows:
         """Convert new samples to the network's input.
 
         Args:
@@ -98,6 +99,10 @@ class SampleFormat:
         Raises:
             DataError: The features have another shape, are not numbers, are not finite, or are pixels outside [0, 1].
         """
+        if isinstance(features, ImageRows):
+            if features.shape[1:] == self.shape and (self.pixels is not False or self.pixel_max is not None):
+                return as_float32(features)  # the reader has checked them, and has divided 16-bit images
+            features = np.asarray(features)
         if features.ndim < 2 or features.dtype.kind not in "biuf" or features.shape[1:] != self.shape:
             got = f"shape {features.shape} of {features.dtype}"
             allowed = f"numbers of shape (n, {', '.join(map(str, self.shape))})"

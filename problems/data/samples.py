@@ -3,7 +3,7 @@
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, overload
 
 import numpy as np
 from jaxtyping import Bool, Float, Float32, Float64, Int8, Int64, Shaped
@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 from problems.data.agreement import Encoded
 from problems.data.cells import as_text, is_number
 from problems.data.findings import Findings, make_findings
+from problems.data.image_rows import ImageRows
 from problems.data.mapped import allocate, slices
 from problems.data.preprocessing import Preprocessing
 from problems.data.spec import DataError, DataSpec
@@ -134,7 +135,7 @@ def add_subgroups(source: Source, spec: DataSpec | None, frames: "Sequence[pd.Da
 
 def make_source(
     labels: NDArray[Any] | Sequence[Any],
-    features: NDArray[Any] | Encoder,
+    features: NDArray[Any] | ImageRows | Encoder,
     train_count: int | None = None,
     sites: Int64[np.ndarray, "n"] | None = None,
     *,
@@ -302,7 +303,8 @@ def check_both_classes(labels: Int8[np.ndarray, "n"], what: str, classes: Sequen
 class Samples:
     """Features, and labels (n,) that are 0 or 1, or are numbers; all contiguous and read-only.
 
-    Features are float32, or float64 if the caller passes float64; features from files go through `as_float32`.
+    Features are float32, or float64 if the caller passes float64; features from files go through `as_float32`. Images
+    that are larger than the cache are `ImageRows`.
 
     Attributes:
         features: The features.
@@ -319,7 +321,7 @@ class Samples:
         ValueError: The lengths differ, or a label is neither 0 nor 1, or a number is not finite.
     """
 
-    features: Float32[np.ndarray, "n *shape"] | Float64[np.ndarray, "n *shape"]
+    features: Float32[np.ndarray, "n *shape"] | Float64[np.ndarray, "n *shape"] | ImageRows
     labels: NDArray[np.int8] | NDArray[np.float64]
     sites: NDArray[np.int64] | None = None
     subgroups: NDArray[np.int64] | None = None
@@ -329,8 +331,11 @@ class Samples:
     findings: Findings | None = None
 
     def __post_init__(self) -> None:
-        dtype = np.float64 if self.features.dtype == np.float64 else np.float32
-        features = np.ascontiguousarray(self.features, dtype=dtype).view()
+        features = self.features
+        if not isinstance(features, ImageRows):
+            dtype = np.float64 if features.dtype == np.float64 else np.float32
+            features = np.ascontiguousarray(features, dtype=dtype).view()
+            features.setflags(write=False)
         labels = np.ascontiguousarray(self.labels, dtype=np.float64 if self.numeric else np.int8).view()
         if labels.ndim != 1 or len(features) != len(labels):
             raise ValueError(f"features {features.shape} and labels {labels.shape} must have the same number of rows")
@@ -344,7 +349,6 @@ class Samples:
             raise ValueError("labels must be finite numbers")
         if not self.numeric and not np.isin(labels, (0, 1)).all():
             raise ValueError(f"labels must be 0 or 1, got {np.unique(labels).tolist()}")
-        features.setflags(write=False)
         labels.setflags(write=False)
         object.__setattr__(self, "features", features)
         object.__setattr__(self, "labels", labels)
@@ -376,8 +380,16 @@ class Samples:
         return replace(samples, periods=periods, findings=findings)
 
 
-def as_float32(features: Shaped[np.ndarray, "n *shape"]) -> Float32[np.ndarray, "n *shape"]:
+@overload
+def as_float32(features: ImageRows) -> ImageRows: ...
+@overload
+def as_float32(features: Shaped[np.ndarray, "n *shape"]) -> Float32[np.ndarray, "n *shape"]: ...
+def as_float32(
+    features: Shaped[np.ndarray, "n *shape"] | ImageRows,
+) -> Float32[np.ndarray, "n *shape"] | ImageRows:
     """Return `features` as float32; uint8 values are pixels, and are scaled to [0, 1]."""
+    if isinstance(features, ImageRows):
+        return replace(features, scaled=True)
     if features.dtype == np.uint8:
         scaled: np.ndarray = np.divide(features, 255, dtype=np.float32)
         return scaled
@@ -386,9 +398,9 @@ def as_float32(features: Shaped[np.ndarray, "n *shape"]) -> Float32[np.ndarray, 
 
 
 def take_float32(
-    features: Shaped[np.ndarray, "n *shape"], rows: Int64[np.ndarray, "some"], *, precise: bool = False
-) -> Float[np.ndarray, "some *shape"]:
-    """Return selected rows as `as_float32` does, without a copy of all rows.
+    features: Shaped[np.ndarray, "n *shape"] | ImageRows, rows: Int64[np.ndarray, "some"], *, precise: bool = False
+) -> Float[np.ndarray, "some *shape"] | ImageRows:
+    """Return selected rows as `as_float32` does, without a copy of all rows. Images in files are not read.
 
     Args:
         features: Features of any number type.
@@ -398,6 +410,9 @@ def take_float32(
     Raises:
         DataError: See `allocate`.
     """
+    if isinstance(features, ImageRows):
+        selected: ImageRows = features[rows]
+        return as_float32(selected)
     keeps = precise and features.dtype == np.float64
     taken = allocate((len(rows), *features.shape[1:]), np.float64 if keeps else np.float32)
     for part in slices(taken):
@@ -405,13 +420,13 @@ def take_float32(
     return taken
 
 
-def check_finite(features: Shaped[np.ndarray, "n *shape"]) -> None:
-    """Check that features are finite in float32.
+def check_finite(features: Shaped[np.ndarray, "n *shape"] | ImageRows) -> None:
+    """Check that features are finite in float32. The reader of images has checked `ImageRows`.
 
     Raises:
         DataError: Samples are not finite; gives their number and the first row.
     """
-    if features.dtype.kind != "f":
+    if isinstance(features, ImageRows) or features.dtype.kind != "f":
         return
     finite = np.ones(len(features), dtype=bool)
     for part in slices(features):

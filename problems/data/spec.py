@@ -401,6 +401,15 @@ class DataSpec:
         "side, height x width or depth x height x width, such as 224 or 224x320; ' pad' after it: zeros instead of a "
         "crop; or empty",
     )
+    image_cache: int = _key(
+        0,
+        "MB of memory for an image-folder's images. Larger sets are [read when batches need them]"
+        "(data-formats.md#sets-larger-than-memory). 0: a quarter of the free memory.",
+        ge=0,
+    )
+    read_workers: int = _key(
+        2, "Threads that read an image-folder's images ahead of the batches. 0: none.", ge=0, le=64
+    )
     imbalance: float = _key(0.0, "The share of positives left in the training set. 0: all.", ge=0, lt=1)
     label_noise: float = _key(0.0, "The share of each class's training labels that is flipped.", ge=0, lt=0.5)
     client_shift: float = _key(0.0, "The step from client to client of the mean of added Gaussian noise. 0: no noise.")

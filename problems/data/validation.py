@@ -286,6 +286,12 @@ def _check_columns(spec: DataSpec) -> None:
     no_images = f"'' with dataset {spec.dataset!r}; a size with dataset 'image-folder'"
     _require(spec, "image-size", spec.dataset == "image-folder" or not spec.image_size, no_images, "remove image-size")
     ImageSize.parse(spec.image_size)
+    for key, value, default in (
+        ("image-cache", spec.image_cache, DataSpec.image_cache),
+        ("read-workers", spec.read_workers, DataSpec.read_workers),
+    ):
+        allowed = f"{default} with dataset {spec.dataset!r}; another number with dataset 'image-folder'"
+        _require(spec, key, spec.dataset == "image-folder" or value == default, allowed, f"remove {key}")
     dropped, markers = parse_names("drop-columns", spec.drop_columns), parse_markers(spec.missing_values)
     columns = parse_columns(number) if tabular else ()
     if spec.group_column and listed:

@@ -25,6 +25,7 @@ from jaxtyping import Float, Int64
 from torch import Tensor
 
 from problems.augmentation import Augmentation
+from problems.image_tensor import read_rows
 from problems.minimax.oracle import Oracle
 from problems.models.flat import FlatModel
 from problems.models.networks import SCALARS
@@ -134,13 +135,11 @@ class AUCOracle(Oracle):
 
     def _batch(self, rows: Int64[np.ndarray, "b"] | slice | None) -> tuple[Tensor, Tensor]:
         """Return the features, after augmentation, and the labels of some samples; of all samples for None."""
-        parts = self.features, self.labels
         if isinstance(rows, np.ndarray):
-            selected = on_device(rows, self.device)
-            features, labels = (part.index_select(0, selected) for part in parts)
+            features, labels = read_rows(self.features, rows), self.labels.index_select(0, on_device(rows, self.device))
         else:  # without a copy
             span = rows or slice(None)
-            features, labels = (part[span] for part in parts)
+            features, labels = (part[span] for part in (self.features, self.labels))
             rows = np.arange(self.num_samples)[span]
         return features if self.augmentation is None else self.augmentation(features, rows), labels
 

@@ -18,9 +18,10 @@ from apps.sites.site_config import at_site
 from clients.base import Site
 from problems.data import FederatedData, Preprocessing, SampleFormat, Samples
 from problems.data.disturb import validation_split
-from problems.data.mapped import concatenate
+from problems.data.image_rows import concatenate
 from problems.data.samples import as_float32
 from problems.data.times import Periods
+from problems.image_tensor import rows_of
 from problems.least_cell import is_small
 from problems.randomness import seed_sequence
 from problems.survival.paired import derive_rows
@@ -191,7 +192,7 @@ def _take(rows: Samples, chosen: np.ndarray) -> Samples:
 
 def _join(sites: Sequence[Site]) -> Samples:
     """Return the rows of some sites, one site after another."""
-    features, labels = zip(*((site.features.cpu().numpy(), site.labels.cpu().numpy()) for site in sites), strict=True)
+    features, labels = zip(*((rows_of(site.features), site.labels.cpu().numpy()) for site in sites), strict=True)
     periods = Periods.join([site.periods for site in sites])
     return Samples(concatenate(features, np.float32), np.concatenate(labels).astype(np.int8), periods=periods)
 

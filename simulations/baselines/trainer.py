@@ -218,7 +218,7 @@ class Trainer:
         config, train = self.config, rows.train
         flat = reference_config(config, folder) | {"num-server-rounds": 1, "evaluate-every": 1}
         seed = fold_seed(config.training.seed, len(self.gathered.alone) if site is None else site)
-        features = train.features.reshape(len(train), -1)
+        features = np.asarray(train.features).reshape(len(train), -1)
         fitted = fit_penalised(features, train.labels, intercept=LINEAR[config.run.model], seed=seed)
         flat = minimise_cross_entropy(flat) | {"weight-decay": fitted.penalty}
 

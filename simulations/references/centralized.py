@@ -22,7 +22,7 @@ from clients.scoring import LocalPairClient, LocalSGDClient
 from methods.pairwise import Momentum
 from problems.data import FederatedData
 from problems.data.findings import Findings
-from problems.data.mapped import concatenate
+from problems.data.image_rows import concatenate
 from problems.data.times import Periods
 from problems.objectives.classification import CROSS_ENTROPY
 from problems.objectives.pairwise import ALL_PAIRWISE

@@ -24,8 +24,10 @@ from apps.evaluation.times import find_horizon
 from problems.calibration import Calibration, read_calibration
 from problems.data import DataError, SampleFormat
 from problems.data.formats.uci import base_codes
+from problems.data.image_rows import ImageRows
 from problems.data.unseen import find_unseen
 from problems.objectives.number_losses import means
+from problems.site import as_tensor
 from problems.survival.baseline import Baseline
 from simulations.results.records import RunRecord, read_run
 from simulations.scoring.run_files import (
@@ -168,7 +170,7 @@ class TrainedModel(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         """
         raise TypeError(f"{type(self).__name__} is already fitted; train another model with `florilegium run`")
 
-    def decision_function(self, table: pd.DataFrame | NDArray[Any]) -> NDArray[Any]:
+    def decision_function(self, table: pd.DataFrame | NDArray[Any] | ImageRows) -> NDArray[Any]:
         """Return the raw scores, with the offsets of the run's ``offset-column``.
 
         Args:
@@ -183,7 +185,7 @@ class TrainedModel(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         """
         return self.scores_of(self.features(table), self.offsets(table))
 
-    def scores_of(self, features: NDArray[np.float32], offsets: NDArray[np.float64] | None) -> NDArray[Any]:
+    def scores_of(self, features: NDArray[np.float32] | ImageRows, offsets: NDArray[np.float64] | None) -> NDArray[Any]:
         """Return the raw scores.
 
         Args:
@@ -193,12 +195,14 @@ class TrainedModel(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         Returns:
             The logits, see `decision_function`.
         """
-        # a writable array, since PyTorch warns about read-only arrays
-        writable = np.require(features, requirements=["C", "W"])
-        scores: NDArray[Any] = self.network.predict(torch.from_numpy(writable)).cpu().numpy()
+        if not isinstance(features, ImageRows):
+            # a writable array, since PyTorch warns about read-only arrays
+            features = np.require(features, requirements=["C", "W"])
+        tensor = as_tensor(features, torch.float32, "cpu")
+        scores: NDArray[Any] = self.network.predict(tensor).cpu().numpy()
         return scores if offsets is None else (scores + offsets).astype(scores.dtype)
 
-    def offsets(self, table: pd.DataFrame | NDArray[Any]) -> NDArray[np.float64] | None:
+    def offsets(self, table: pd.DataFrame | NDArray[Any] | ImageRows) -> NDArray[np.float64] | None:
         """Return the offsets of rows (n,); None if the run has no ``offset-column``.
 
         Args:
@@ -288,7 +292,7 @@ class TrainedModel(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         measure = r2_score if self.numeric else accuracy_score
         return float(measure(labels, self.predict(table), sample_weight=sample_weight))
 
-    def features(self, table: pd.DataFrame | NDArray[Any]) -> NDArray[np.float32]:
+    def features(self, table: pd.DataFrame | NDArray[Any] | ImageRows) -> NDArray[np.float32] | ImageRows:
         """Return the network's input for rows, and log the numbers of cells with texts unknown to the model.
 
         Args:
@@ -306,7 +310,7 @@ class TrainedModel(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
             if isinstance(table, pd.DataFrame):
                 got, allowed = "a table", f"(n, {', '.join(map(str, self.sample_format.shape))}) arrays"
                 raise DataError("rows", got=got, allowed=allowed, hint=f"the run had no table, {PAGE}")
-            return self.sample_format.scale(np.asarray(table))
+            return self.sample_format.scale(table if isinstance(table, ImageRows) else np.asarray(table))
         if not isinstance(table, pd.DataFrame):
             got, allowed = type(table).__name__, "a pandas DataFrame with the raw columns"
             raise DataError("rows", got=got, allowed=allowed, hint=f"the run was trained on a table, {PAGE}")

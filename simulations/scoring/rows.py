@@ -100,7 +100,7 @@ def score_file(
         if threshold is not None:
             computed[PREDICTED] = threshold.predict(scores, likely)
     for make in further:
-        computed |= make(rows.features, features, scores)
+        computed |= make(rows.features, np.asarray(features), scores)
     if taken := [name for name in copied if name in computed]:
         got, allowed = f"{', '.join(taken)}, which is a column of the scores", f"other columns of {path.name}"
         raise DataError("--keep", got=got, allowed=allowed, hint="choose other columns, or remove --keep")

@@ -164,7 +164,8 @@ def valid(key: str) -> st.SearchStrategy[Any]:
         "missing": st.just("error"),
         "scale": st.just("auto"),
         "bins": st.just(10),
-        "pixel-bits": st.just(0),
+        **dict.fromkeys(("pixel-bits", "image-cache"), st.just(0)),
+        "read-workers": st.just(2),
         "lr-decay-at": st.sampled_from(["", "0.5", "0.5,0.75", " 0.1 , 0.9 ,"]),
         # a box needs a bound; the interval between these two bounds is never empty
         "composite.penalty": st.sampled_from(sorted(set(PENALTIES) - {"box"})),

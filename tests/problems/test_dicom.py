@@ -1,6 +1,7 @@
 """Tests of DICOM images: values against pydicom's own, proportions of pixels, and no patient's tag in any message."""
 
 import logging
+import warnings
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +17,7 @@ from pydicom.uid import ExplicitVRLittleEndian, JPEGLSLossless
 from problems.data import DataError, DataSpec, load
 from problems.data.formats.dicom import _read_tags
 from problems.data.formats.pixels import read_images
+from problems.data.image_rows import ImageRows
 from tests.refusals import refuses
 
 RNG = np.random.default_rng(0)
@@ -98,7 +100,9 @@ def test_a_negative_slope_inverts_only_once(tmp_path: Path) -> None:
         np.testing.assert_allclose(read_images([tmp_path / name]).pixels[0, 0], 1 - CT / 4095, atol=1e-3)
 
 
-def test_a_folder_mixes_sizes_depths_colours_and_formats(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+def test_a_folder_mixes_sizes_depths_colours_and_formats(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
     colour = RNG.integers(0, 256, (12, 12, 3)).astype(np.uint8)
     write(tmp_path / "a.dcm", colour, bits=8)
     write(tmp_path / "b.DICOM", CT.repeat(2, axis=1), ImagerPixelSpacing=[0.4, 0.2])
@@ -120,6 +124,12 @@ def test_a_folder_mixes_sizes_depths_colours_and_formats(tmp_path: Path, caplog:
     np.testing.assert_array_equal(single[0], colour.transpose(2, 0, 1))
     read_images(names[1:2])
     assert "in 1 of 1 images rows and columns have different distances" in caplog.text
+    monkeypatch.setattr("problems.data.formats.pixels.largest_in_memory", lambda: 0)
+    filters = [*warnings.filters]
+    from_files = read_images(names, size="3x4", workers=4).pixels
+    assert isinstance(from_files, ImageRows)
+    np.testing.assert_array_equal(from_files, read.pixels)
+    assert warnings.filters == filters
 
 
 REFUSED: dict[str, tuple[dict[str, Any], str]] = {

@@ -11,6 +11,7 @@ from PIL import Image
 from problems.data import DataError, DataSpec, load
 from problems.data.formats.new_rows import read_array_rows
 from problems.data.formats.pixels import read_images
+from problems.data.image_rows import ImageRows
 from tests.refusals import refuses
 
 RNG = np.random.default_rng(0)
@@ -49,7 +50,9 @@ def test_volumes_are_resized_by_their_voxels_sizes(tmp_path: Path) -> None:
     assert [int((padded > 0).any(axis=axes).sum()) for axes in ((0, 1), (0, 2))] == [12, 16]
 
 
-def test_a_folder_of_volumes_trains_and_new_volumes_are_read_in_the_same_way(tmp_path: Path) -> None:
+def test_a_folder_of_volumes_trains_and_new_volumes_are_read_in_the_same_way(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     for number in range(10):
         for name in ("ill", "well"):
             (tmp_path / name).mkdir(exist_ok=True)
@@ -61,6 +64,11 @@ def test_a_folder_of_volumes_trains_and_new_volumes_are_read_in_the_same_way(tmp
     new = form.scale(np.asarray(read_array_rows(tmp_path / "ill", form, DataSpec("image-folder")).features))
     seen = {image.tobytes() for image in (*data.train.features, *data.test.features)}
     assert {image.tobytes() for image in new} < seen
+    with monkeypatch.context() as small:
+        small.setattr("problems.data.formats.pixels.largest_in_memory", lambda: 0)
+        files = load(DataSpec("image-folder", str(tmp_path), positive_label="ill", image_size="4"), 2)
+    assert isinstance(files.train.features, ImageRows)
+    np.testing.assert_array_equal(files.train.features, data.train.features)
     with refuses(DataError, r"of \(4, 5, 6\), and .* of \(4, 5, 7\), allowed: images of equal size"):
         load(DataSpec("image-folder", str(tmp_path)), 2)
     with refuses(DataError, "got 2 sides, 4x4, with volumes, allowed: 3 sides, or one"):

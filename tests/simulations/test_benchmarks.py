@@ -29,6 +29,7 @@ TABLES: dict[str, tuple[list[str], int]] = {
     "fedsgda.py": (["mb", "storm"], 4),
     "defaults.py": (HORIZONTAL, 2),
     "evaluation.py": (["psm", "kl-opauc", "auprc"], 2),
+    "lazy_images.py": (["memory", "files, 0 threads", "files, 2 threads"], 4),
     "memory.py": (["data alone", "federation"], 3),
     "cluster.py": (["table3-cnn", "linear, 100,000 clients"], 4),
 }

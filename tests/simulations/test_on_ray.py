@@ -16,6 +16,7 @@ from payloads.flower_internals import fill
 from payloads.wire import content, count_bytes, digest, model_arrays, model_record
 from simulations.engines.on_ray import APART, _fields_of, _own_array, _view_array
 from tests.battery.federation import OF_ROWS, SAMPLING, Run, federate, save_npz
+from tests.problems.test_image_rows import write_images
 from tests.programs import Line, ran
 from tests.refusals import states
 
@@ -62,6 +63,14 @@ def test_two_workers_give_the_bytes_of_one_process(tmp_path: Path) -> None:
     runs = spread(*((tmp_path / "here" / name, config, 0) for name, config in more.items()))
     for run, (name, config) in zip(runs, more.items(), strict=True):
         check_equal(run, federate(tmp_path / "ray" / name, config, CLIENTS)[0])
+
+
+@slow
+def test_workers_read_images_from_files(tmp_path: Path) -> None:
+    files: dict[str, Scalar] = {"dataset": "image-folder", "data-dir": str(write_images(tmp_path)), "image-size": "96"}
+    config: dict[str, Scalar] = {"strategy": "local-sgd", "model": "mlp", **files}
+    (run,) = spread((tmp_path / "ray", {**config, "image-cache": 1}, 0))
+    check_equal(run, federate(tmp_path / "here", config, CLIENTS)[0])
 
 
 @slow

@@ -4,6 +4,7 @@ Only the tags of the image itself are read, so no patient's name or other identi
 value of a file and no text of pydicom.
 """
 
+import threading
 import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -32,6 +33,8 @@ _PALETTE = tuple(
 _TAGS = (*_SHAPE, *_BITS, *_SPACINGS, *_VALUES, *_WINDOW, *_PALETTE)
 _PIXELS = ("PixelData", "ExtendedOffsetTable", "ExtendedOffsetTableLengths")
 
+_settings_lock = threading.RLock()  # threads share the settings of pydicom and the filters of warnings
+
 
 @contextmanager
 def open_dicom(path: Path) -> Iterator[Picture]:
@@ -56,7 +59,7 @@ def _quiet(path: Path) -> Iterator[None]:
     from pydicom import config
 
     try:
-        with warnings.catch_warnings(), config.disable_value_validation():
+        with _settings_lock, warnings.catch_warnings(), config.disable_value_validation():
             warnings.simplefilter("ignore")
             yield
     except PixelError:

@@ -12,7 +12,7 @@ from pathlib import Path
 
 from problems.data.formats.dicom import DICOM_ENDINGS
 from problems.data.formats.files import homes
-from problems.data.formats.pixels import read_images
+from problems.data.formats.pixels import read_set
 from problems.data.formats.volumes import VOLUME_ENDINGS
 from problems.data.groups import number_paths
 from problems.data.samples import Source, make_source
@@ -115,7 +115,7 @@ def _read_folders(root: Path, train: Path, test: Path | None, spec: DataSpec) ->
             train.parent, got=got, allowed=allowed, hint="add training images, or remove these classes from test/"
         )
     report_others(root, paths)
-    read = read_images(paths, bits=spec.pixel_bits, size=spec.image_size)
+    read = read_set(paths, spec)
     below = [path.relative_to(folder).as_posix() for folder, path in training + held_out]
     source = make_source(labels, read.pixels, len(training) if held_out else None, pixel_max=read.pixel_max)
     return replace(source, groups=number_paths(below, spec.group_column) if nested else None)

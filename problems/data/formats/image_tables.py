@@ -12,7 +12,7 @@ from problems.data.cells import is_number
 from problems.data.dialect import Dialect
 from problems.data.findings import read_matrix
 from problems.data.formats.image_folders import is_hidden, report_others, walk_files
-from problems.data.formats.pixels import read_images
+from problems.data.formats.pixels import read_set
 from problems.data.formats.tables import CSV_ENDINGS, PARQUET_ENDINGS, clean, read_table
 from problems.data.groups import number_groups
 from problems.data.samples import Source, label_classes, make_source
@@ -39,7 +39,7 @@ def image_table(train: Path, test: Path | None, spec: DataSpec) -> Source:
 
     Raises:
         DataError: A column does not exist, files are missing or occur twice, or images cannot be read; see also
-            `read_images`, `number_groups` and `label_classes`.
+            `read_set`, `number_groups` and `label_classes`.
     """
     import pandas as pd
 
@@ -58,7 +58,7 @@ def image_table(train: Path, test: Path | None, spec: DataSpec) -> Source:
     def take(name: str) -> "pd.Series[Any]":
         return pd.concat([frame[name] for frame, _ in read], ignore_index=True)
 
-    images = read_images(paths, bits=spec.pixel_bits, size=spec.image_size)
+    images = read_set(paths, spec)
     train_count = None if test is None else len(read[0][1])
     columns = list(map(take, spec.label_sources))
     labels = read_matrix(columns, spec) if spec.findings else columns[0].to_numpy()

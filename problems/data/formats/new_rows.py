@@ -13,6 +13,7 @@ from problems.data.dialect import Dialect
 from problems.data.formats import arrays, image_folders, tables
 from problems.data.formats.image_tables import TABLE_ENDINGS, listed_images
 from problems.data.formats.pixels import read_images
+from problems.data.image_rows import ImageRows
 from problems.data.sample_format import SampleFormat
 from problems.data.spec import OWN, DataError, DataSpec
 
@@ -30,12 +31,13 @@ class NewRows:
     """The rows of a file or folder, in its order.
 
     Attributes:
-        features: A table with all its columns, or an array (n, *shape), not yet scaled.
+        features: A table with all its columns, or an array (n, *shape), not yet scaled; `ImageRows` of images that are
+            larger than the cache.
         labels: The original labels (n,); None if the rows have no labels.
         files: The images' paths below the folder; None if the rows are not images.
     """
 
-    features: "pd.DataFrame | NDArray[Any]"
+    features: "pd.DataFrame | NDArray[Any] | ImageRows"
     labels: NDArray[Any] | None
     files: tuple[str, ...] | None = None
 
@@ -79,10 +81,10 @@ def read_array_rows(path: Path, form: SampleFormat, spec: DataSpec) -> NewRows:
     if spec.image_column and path.name.lower().endswith(TABLE_ENDINGS):
         files, named = listed_images(path, spec)
         names = tuple(os.path.relpath(file, path.parent) for file in files)
-        return NewRows(_read_pixels(files, form), named, names)
+        return NewRows(_read_pixels(files, form, spec), named, names)
     if path.is_dir() or path.name.lower().endswith(image_folders.IMAGE_ENDINGS):
         paths, labels = image_folders.pictures(path, nested=bool(spec.group_column))
-        pixels = _read_pixels(paths, form)
+        pixels = _read_pixels(paths, form, spec)
         root = path if path.is_dir() else path.parent
         names = tuple(file.relative_to(root).as_posix() for file in paths)
         return NewRows(pixels, None if labels is None else np.array(labels), names)
@@ -96,10 +98,10 @@ def read_array_rows(path: Path, form: SampleFormat, spec: DataSpec) -> NewRows:
     return NewRows(*arrays.svmlight_rows(path, shape[0], from_one=from_one))
 
 
-def _read_pixels(paths: list[Path], form: SampleFormat) -> NDArray[Any]:
+def _read_pixels(paths: list[Path], form: SampleFormat, spec: DataSpec) -> NDArray[Any] | ImageRows:
     channels = form.shape[0] if len(form.shape) == 3 and form.shape[0] in (1, 3) else 0
-    pixels: NDArray[Any] = read_images(paths, channels, like=form.pixel_max, size=form.image_size).pixels
-    return pixels
+    options = {"cache": spec.image_cache, "workers": spec.read_workers}
+    return read_images(paths, channels, like=form.pixel_max, size=form.image_size, **options).pixels
 
 
 def _check_file(path: Path, endings: tuple[str, ...], since: str, opened: tuple[str, ...] = ()) -> None:

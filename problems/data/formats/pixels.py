@@ -3,6 +3,9 @@
 If all images have 8 bits, they stay bytes. Otherwise they become numbers in [0, 1], each by its own maximum: 8-bit
 images are divided by 255, and grey images of 16 bits by the largest number of the bits in use (12-bit images by 4095),
 which is the same for all images of a run. Other depths are an error.
+
+All images are read once at the start, which finds damaged files and the largest number. Images that need more memory
+than the cache has are dropped then, and read again when a batch needs them (`problems.data.image_rows`).
 """
 
 import logging
@@ -10,7 +13,7 @@ import os
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -21,8 +24,10 @@ from jaxtyping import Float32, Shaped, UInt8
 from problems.data.formats.dicom import DICOM_ENDINGS, open_dicom
 from problems.data.formats.picture import Kind, Picture, PixelError
 from problems.data.formats.volumes import VOLUME_ENDINGS, open_volume
+from problems.data.image_rows import ImageRows, ImageStore, run_in_order
 from problems.data.image_size import Change, ImageSize
-from problems.data.spec import DataError
+from problems.data.mapped import largest_in_memory
+from problems.data.spec import DataError, DataSpec
 from problems.errors import MissingExtraError
 
 GREY = ("1", "L")  # PIL's modes
@@ -44,17 +49,25 @@ class Pictures:
     """Images of equal size.
 
     Attributes:
-        pixels: The pixels (n, channels, *axes), bytes or numbers in [0, 1].
+        pixels: The pixels (n, channels, *axes), bytes or numbers in [0, 1]. If they are larger than the cache:
+            `ImageRows`.
         pixel_max: The number in 16-bit files that became 1. `FLOATS` if no image has 16 bits, but some have
             floating-point numbers, and for volumes. None if all images have 8 bits.
     """
 
-    pixels: UInt8[np.ndarray, "n channels *axes"] | Float32[np.ndarray, "n channels *axes"]
+    pixels: UInt8[np.ndarray, "n channels *axes"] | Float32[np.ndarray, "n channels *axes"] | ImageRows
     pixel_max: float | None = None
 
 
 def read_images(
-    paths: list[Path], channels: int = 0, *, bits: int = 0, like: float | None = 0, size: str = ""
+    paths: list[Path],
+    channels: int = 0,
+    *,
+    bits: int = 0,
+    like: float | None = 0,
+    size: str = "",
+    cache: int = 0,
+    workers: int = DataSpec.read_workers,
 ) -> Pictures:
     """Read images.
 
@@ -65,6 +78,8 @@ def read_images(
         bits: The bits in use of 16-bit images. 0: the smallest number in `BITS` that fits all images.
         like: The ``pixel_max`` of the training images. 0: the images are for training.
         size: The value of `image-size`. "": the images must have equal sizes.
+        cache: The size in MB up to which images stay in memory, as float32. 0: a share of the free memory.
+        workers: The number of threads that read images.
 
     Raises:
         DataError: Images differ in size, cannot be read, are coloured although grey images are needed, or have 16 bits
@@ -95,10 +110,17 @@ def read_images(
     if bits and not deep:
         _log.warning("%s: pixel-bits has no effect, since no image has 16 bits", root)
     as_bytes = set(kinds) == {"8-bit"} and like in (0, None)
-    dtype = np.uint8 if as_bytes else np.float32
-    pixels, ranges = _read_pixels(root, paths, channels or (1 if grey else 3), dtype, ImageSize.parse(size))
+    decoder = _Decoder(channels or (1 if grey else 3), ImageSize.parse(size), as_bytes)
+    largest = cache * 10**6 or largest_in_memory()
+    pixels, ranges, shape = _read_pixels(root, paths, decoder, largest, workers)
+
+    def rows(deep_max: float) -> ImageRows:
+        files = _Files(tuple(map(str, paths)), replace(decoder, deep_max=deep_max), shape)
+        dtype = np.uint8 if as_bytes else np.float32
+        return ImageRows(ImageStore(files, len(paths), shape, dtype, largest, workers), np.arange(len(paths)))
+
     if as_bytes:
-        return Pictures(pixels)
+        return Pictures(rows(FLOATS) if pixels is None else pixels)
     pixel_max = float(like or FLOATS)
     if deep and not like:
         pixel_max = _largest(ranges[deep], bits)
@@ -106,9 +128,25 @@ def read_images(
         _log.warning(words, root, int(pixel_max).bit_length(), pixel_max)
     hint = "rescale the images" if like or not bits else "raise pixel-bits, or set it to 0"
     _check_range(paths, ranges, [pixel_max if kind == "16-bit" else FLOATS for kind in kinds], hint)
+    if pixels is None:
+        return Pictures(rows(pixel_max), pixel_max)
     for index in deep:
         pixels[index] /= np.float32(pixel_max)
     return Pictures(pixels, pixel_max)
+
+
+def read_set(paths: list[Path], spec: DataSpec) -> Pictures:
+    """Read the images of a data set.
+
+    Args:
+        paths: The files.
+        spec: The options of the data set.
+
+    Raises:
+        DataError: See `read_images`.
+    """
+    options = {"cache": spec.image_cache, "workers": spec.read_workers}
+    return read_images(paths, bits=spec.pixel_bits, size=spec.image_size, **options)
 
 
 def pixels_of(picture: Any) -> UInt8[np.ndarray, "channels height width"]:
@@ -205,42 +243,122 @@ def _jpeg2000_bits(file: Any) -> int:
     return (head[start + _PRECISION] & 0x7F) + 1 if start >= 0 else 0
 
 
-def _read_pixels(
-    root: Path, paths: list[Path], channels: int, dtype: Any, size: ImageSize | None
-) -> tuple[Shaped[np.ndarray, "n channels *axes"], Float32[np.ndarray, "n 2"]]:
-    """Return the pixels of images, 16-bit images undivided, and the smallest and largest pixel of each file."""
-    pixels: np.ndarray = np.empty((0, channels, 0, 0), dtype)
-    ranges = np.empty((len(paths), 2), np.float32)
-    clear, changes, oblong = 0, list[Change](), 0
-    for index, path in enumerate(paths):
+@dataclass(frozen=True)
+class _Decoded:
+    """An image's pixels, resized, and what its file has.
+
+    Attributes:
+        pixels: The pixels.
+        range: The smallest and largest number of the file.
+        transparent: Whether transparent pixels became black.
+        oblong: Whether the axes have different spacings.
+        change: The effect of `image-size`; None without it.
+    """
+
+    pixels: Shaped[np.ndarray, "channels *axes"]
+    range: tuple[np.float32, np.float32]
+    transparent: bool
+    oblong: bool
+    change: Change | None
+
+
+@dataclass(frozen=True)
+class _Decoder:
+    """A function that reads the pixels of a file.
+
+    Attributes:
+        channels: 1 or 3.
+        size: The size of the pixels. None: the size in the file.
+        as_bytes: Whether pixels are bytes, else float32.
+        deep_max: The number in 16-bit images that becomes 1.
+    """
+
+    channels: int
+    size: ImageSize | None
+    as_bytes: bool
+    deep_max: float = FLOATS
+
+    def __call__(self, path: Path) -> _Decoded:
         with _open_picture(path) as picture:
-            array, transparent = picture.read(channels)
-        clear += transparent
+            array, transparent = picture.read(self.channels)
         if array.dtype != np.uint8:
             array = array.astype(np.float32, copy=False)
-        ranges[index] = array.min(), array.max()
-        oblong += len(set(picture.spacing)) > 1
-        if size is not None:
-            array, change = size.resize(array, picture.spacing)
-            changes.append(change)
-        scale = np.float32(255 if array.dtype == np.uint8 and dtype != np.uint8 else 1)
-        ranges[index] /= scale
+        scale = np.float32(255 if array.dtype == np.uint8 and not self.as_bytes else 1)
+        low, high = np.float32(array.min()) / scale, np.float32(array.max()) / scale
+        change = None
+        if self.size is not None:
+            array, change = self.size.resize(array, picture.spacing)
+        if scale != 1:
+            array = array / scale
+        if picture.kind == "16-bit" and self.deep_max != FLOATS:
+            array = array / np.float32(self.deep_max)
+        array = np.broadcast_to(array, (self.channels, *array.shape[1:]))  # a grey image among coloured images
+        return _Decoded(array, (low, high), transparent, len(set(picture.spacing)) > 1, change)
+
+
+@dataclass(frozen=True)
+class _Files:
+    """A function that reads an image by its number.
+
+    Attributes:
+        paths: The files, as text, which is pickled faster than paths.
+        decoder: The function that reads a file.
+        shape: The shape of all images.
+    """
+
+    paths: tuple[str, ...]
+    decoder: _Decoder
+    shape: tuple[int, ...]
+
+    def __call__(self, number: int) -> Shaped[np.ndarray, "channels *axes"]:
+        path = Path(self.paths[number])
+        pixels = self.decoder(path).pixels
+        if pixels.shape != self.shape:
+            got, allowed = f"{path}, which has changed since the start", "the image at the start of the run"
+            raise DataError(path.parent, got=got, allowed=allowed, hint="restore the file, or begin a new run")
+        return pixels
+
+
+def _read_pixels(
+    root: Path, paths: list[Path], decoder: _Decoder, cache: int, workers: int
+) -> tuple[Shaped[np.ndarray, "n channels *axes"] | None, Float32[np.ndarray, "n 2"], tuple[int, ...]]:
+    """Read all images, 16-bit images undivided.
+
+    Returns:
+        The pixels if they fit into the cache (else None), the smallest and largest pixel of each file, and the shape of
+        an image.
+    """
+    dtype = np.dtype(np.uint8 if decoder.as_bytes else np.float32)
+    pixels: np.ndarray | None = np.empty((0, decoder.channels, 0, 0), dtype)
+    ranges = np.empty((len(paths), 2), np.float32)
+    clear, changes, oblong, shape = 0, list[Change | None](), 0, tuple[int, ...]()
+    for index, image in enumerate(run_in_order(decoder, paths, workers)):
+        array = image.pixels
         if not index:
-            pixels = np.empty((len(paths), channels, *array.shape[1:]), dtype)
-        if array.shape[1:] != pixels.shape[2:]:
-            first_size, other_size = (shape[::-1] for shape in (pixels.shape[2:], array.shape[1:]))
-            got = f"{paths[0].name} of {first_size}, and {path} of {other_size}"
+            shape, needed = array.shape, len(paths) * array.size * np.dtype(np.float32).itemsize
+            pixels = np.empty((len(paths), *shape), dtype) if needed <= cache else None
+            if pixels is None:
+                words = "%s: %d images of %.1f GB are read when batches need them; the cache has %.1f GB (image-cache)"
+                _log.warning(words, root, len(paths), needed / 1e9, cache / 1e9)
+        if array.shape[1:] != shape[1:]:
+            first_size, other_size = (axes[:0:-1] for axes in (shape, array.shape))
+            got = f"{paths[0].name} of {first_size}, and {paths[index]} of {other_size}"
             hint = "set image-size to resize the images, such as image-size=224"
-            raise DataError(f"images in {path.parent}", got=got, allowed="images of equal size", hint=hint)
-        pixels[index] = array if scale == 1 else array / scale
-    if size is not None:
-        _log.warning("%s: %s", root, size.describe(changes))
+            raise DataError(f"images in {paths[index].parent}", got=got, allowed="images of equal size", hint=hint)
+        ranges[index] = image.range
+        clear += image.transparent
+        oblong += image.oblong
+        changes.append(image.change)
+        if pixels is not None:
+            pixels[index] = array
+    if decoder.size is not None:
+        _log.warning("%s: %s", root, decoder.size.describe(changes))
     elif oblong:
         words = "%s: in %d of %d images rows and columns have different distances: image-size makes them equal"
         _log.warning(words, root, oblong, len(paths))
     if clear:
         _log.warning("%d of %d images in %s have transparent pixels: these become black", clear, len(paths), root)
-    return pixels, ranges
+    return pixels, ranges, shape
 
 
 def _read(picture: Any, kind: Kind, channels: int) -> tuple[Shaped[np.ndarray, "channels height width"], bool]:

@@ -18,6 +18,7 @@ from clients.base import Fitted, MethodClient
 from methods.method import Task, as_array
 from payloads.record import FloatArray
 from payloads.wire import ready_to_send
+from problems.image_tensor import ImageTensor
 from simulations.engines.stacked.networks import StackedNetwork
 from simulations.engines.stacked.pairs import PairStacking
 from simulations.engines.stacked.saddles import SaddleStacking
@@ -34,9 +35,10 @@ def stacking_of(client: MethodClient[Any]) -> Stacking | None:
     """Return the `Stacking` for a client's method. None: the client can only train alone.
 
     Stacking requires a network with gradients in closed form: ``linear``, ``linear-no-intercept`` or ``mlp``. Clients
-    with offsets, or with augmentation, train alone.
+    with offsets, with augmentation, or with images in files train alone.
     """
-    if client.site.offsets is not None or client.site.augmentation is not None:
+    site = client.site
+    if site.offsets is not None or site.augmentation is not None or isinstance(site.features, ImageTensor):
         return None
     stacking = next((stacking for stacking in STACKINGS if type(client.objective) in stacking.objectives), None)
     return None if stacking is None or client.objective.model.dense is None else stacking

@@ -23,6 +23,7 @@ from apps.guards.work import Request, Work, run_config
 from clients.base import Fitted, MethodClient
 from payloads.wire import CONFIG, PHASE, ROUND, need
 from problems.augmentation import NONE
+from problems.image_tensor import ImageTensor
 from simulations.arguments import AUTO, Stack, wrong_stack
 from simulations.engines.flower_internals import make_reply
 from simulations.engines.stacked.carries import NotAlikeError
@@ -108,6 +109,8 @@ class Stacker:
                         "augment %r: clients train one by one, since a stack reads plain images",
                         work.run.run.augment,
                     )
+                if isinstance(work.client.site.features, ImageTensor):
+                    log(INFO, "image-cache: clients train one by one, since a stack reads images from memory")
                 # the guards have already run; the ClientApp would run them again
                 outcomes[index] = _reply(steps[index], fit(work), message)
                 continue
