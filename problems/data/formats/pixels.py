@@ -245,10 +245,10 @@ def _jpeg2000_bits(file: Any) -> int:
 
 @dataclass(frozen=True)
 class _Decoded:
-    """An image's pixels, resized, and what its file has.
+    """The pixels of an image, and properties of its file.
 
     Attributes:
-        pixels: The pixels.
+        pixels: The pixels, resized.
         range: The smallest and largest number of the file.
         transparent: Whether transparent pixels became black.
         oblong: Whether the axes have different spacings.
