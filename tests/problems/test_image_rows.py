@@ -164,11 +164,11 @@ def test_images_of_a_folder_equal_images_in_memory_and_a_changed_file_is_named(t
 
 
 RUNS: list[tuple[str, dict[str, Scalar]]] = [
-    ("local-sgd", {"model": "mlp", "batch-size": 4}),
+    ("local-sgd", {"model": "mlp", "batch-size": 4, "augment": "light"}),
     ("local-sgd", {"model": "mlp", "batch-size": 0}),
     ("local-pair", {"model": "mlp", "dtype": "float64", "fedx.positive-batch-size": 4}),
     ("fedx2", {"model": "mlp", "fedx.pool": "histogram", "fedx.positive-batch-size": 4}),
-    ("coda", {"model": "mlp"}),
+    ("coda", {"model": "mlp", "augment": "light"}),
     ("local-scgdam", {"model": "mlp"}),
     ("composite", {"model": "mlp"}),
 ]
