@@ -20,13 +20,23 @@ from apps.sites.files import write_tensors
 from apps.sites.fingerprints import add_fingerprint
 from apps.sites.state_store import base_folder, client_folder
 from clients.base import Site
+from clients.finding_counts import count_findings
 from clients.held_out import measure_errors, score
 from clients.local_norms import put_norms
 from clients.set_counts import count_sets
 from clients.time_counts import count_times
 from payloads.flower_internals import drop_log_colors
 from payloads.handshake import REFUSAL
-from payloads.held_out import COLUMN, OF_SETS, OF_TIMES, ScoreCounts, ScoreEdges, SetCounts
+from payloads.held_out import (
+    COLUMN,
+    OF_FINDINGS,
+    OF_SETS,
+    OF_TIMES,
+    FindingEdges,
+    ScoreCounts,
+    ScoreEdges,
+    SetCounts,
+)
 from payloads.record import FloatArray, Payload
 from payloads.wire import NUM_EXAMPLES, PHASE, ROUND, RUN_TOKEN, content
 from problems.files import make_folder
@@ -129,6 +139,10 @@ def measure(work: Work) -> Steps:
     if phase in OF_TIMES:
         timed, diverged = count_times(model, parameters, site, phase, summed=summed)
         return _answer(timed, int(timed.counts.sum()), request, diverged)
+    if phase in OF_FINDINGS:
+        question = None if request.extras is None else decode(FindingEdges, request.extras, 0).check_order()
+        found, altered = count_findings(model, parameters, site, question, phase, summed=summed)
+        return _answer(found, int(found.negatives.sum() + found.positives.sum()), request, altered)
     edges = None if request.extras is None else decode(ScoreEdges, request.extras, 0).check_order()
     if site.numeric:
         sums, replaced = measure_errors(model, parameters, site, work.run.training.loss, phase, summed=summed)

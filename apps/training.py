@@ -12,7 +12,7 @@ from flwr.app import ArrayRecord, ConfigRecord
 from flwr.common import log
 from flwr.serverapp import Grid
 
-from apps.evaluation.labels import describe_columns, describe_labels
+from apps.evaluation.labels import check_findings, describe_columns, describe_labels
 from apps.evaluation.measurement import Measurement
 from apps.evaluation.metric_names import add_suffix
 from apps.evaluation.models import RowEvaluation
@@ -82,8 +82,10 @@ class Training:
         roster = self.join()
         self.history.watch.names = roster.site_names
         log(INFO, "%s on %s: %d sites, engine %s", config.run.strategy, config.data.dataset, len(roster), self.engine)
-        if config.evaluation.tests and not (config.data.has_numbers or config.data.has_times):
+        if config.evaluation.tests and not (config.data.has_numbers or config.data.has_times or config.data.findings):
             check_test_rows(roster.reports)
+        if config.data.findings:
+            check_findings(config.data, roster.reports)
         warn_of_withheld(config, roster.reports)
         evaluator = self.measurement.evaluator(len(roster))
         if config.evaluation.importance:

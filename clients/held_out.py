@@ -11,6 +11,7 @@ from torch import Tensor
 
 from payloads.held_out import (
     BINS,
+    OF_FINDINGS,
     OF_TEST_ROWS,
     SCORE_COUNTS,
     SUMS,
@@ -87,12 +88,14 @@ def find_rows(site: Site, phase: str) -> Site:
         phase: An exchange of `payloads.held_out.EVALUATIONS`.
 
     Raises:
-        ValueError: The site has no such rows.
+        ValueError: The site has no such rows, or the exchange is for other labels.
     """
     rows = site.test if phase in OF_TEST_ROWS else site.held_out
     if rows is None:
         kind = "has no test rows" if phase in OF_TEST_ROWS else "has no held-out rows"
         raise ValueError(f"partition {site.partition_id} {kind}: the server evaluates on its own")
+    if (rows.findings is None) == (phase in OF_FINDINGS):
+        raise ValueError(f"partition {site.partition_id} does not answer {phase!r}, which is for other labels")
     return rows
 
 

@@ -19,6 +19,8 @@ REFUSAL = "refusal"
 MOST_ROWS, MOST_SITES = 2**40, 2**24
 # the limits of a site's distinct label values, and of the characters of a label value
 MOST_LABELS, LONGEST_LABEL = 128, 64
+# the fields of a report that count rows
+COUNTS = ("class_counts", "finding_counts", "held_out_counts", "test_counts", "held_out_findings", "test_findings")
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -27,7 +29,7 @@ class SiteReport(Payload):
 
     # identity: the partition id, and the number of partitions in the site's config
     identity: IntArray = array(2, kind="int")
-    # class counts: the numbers of negatives and positives, or (rows, 0) if the labels are numbers. Absent from the
+    # class counts: the numbers of negatives and positives, or (rows, 0) if rows have no classes. Absent from the
     # report of a party in a vertical run.
     class_counts: IntArray | None = array(2, kind="int", optional=True)
     # numbers of known zeros and ones of each finding, if each row has several binary labels
@@ -36,6 +38,9 @@ class SiteReport(Payload):
     held_out_counts: IntArray | None = array(2, kind="int", optional=True)
     # class counts of the test rows, if the rows held out for evaluation are validation rows
     test_counts: IntArray | None = array(2, kind="int", optional=True)
+    # the same numbers as in finding_counts, of the held-out rows and of the test rows
+    held_out_findings: IntArray | None = array("l", 2, kind="int", optional=True)
+    test_findings: IntArray | None = array("l", 2, kind="int", optional=True)
     # shape of one sample's features
     shape: IntArray | None = array("k", kind="int", optional=True)
     # the pixel value that became 1, if the site's images have more than 8 bits
@@ -43,7 +48,7 @@ class SiteReport(Payload):
     # the conversion of the site's table to c numbers a row: JSON of a `Preprocessing` that is not yet fitted
     columns: NDArray[np.uint8] | None = array("b", kind="bytes", optional=True)
     # label values in the site's own file: the negative values, and the positive values (positive-label). Both are
-    # absent if the labels are numbers, which never leave the site.
+    # absent if the labels are numbers, which never leave the site, or if rows have several labels.
     negative_labels: NDArray[np.uint8] | None = array("e", kind="bytes", optional=True)
     positive_labels: NDArray[np.uint8] | None = array("f", kind="bytes", optional=True)
     # counts of non-missing cells in the training rows, if columns are scaled or filled; 0 if too few to report
@@ -78,7 +83,7 @@ class SiteReport(Payload):
                 f"SiteReport.identity: got {got}, expected a partition id from 0 to num-partitions - 1, and "
                 f"num-partitions up to {MOST_SITES:,}"
             )
-        for name in ("class_counts", "finding_counts", "held_out_counts", "test_counts", "counts"):
+        for name in (*COUNTS, "counts"):
             numbers = getattr(self, name)
             if numbers is not None and not ((numbers >= 0) & (numbers <= MOST_ROWS)).all():
                 where = f"partition {self.partition_id}: SiteReport.{name}"
@@ -107,7 +112,7 @@ class SiteReport(Payload):
     @property
     def has_numbers(self) -> bool:
         """Whether the labels in the site's own file are numbers."""
-        return self.negative_labels is None and self.positive_labels is None
+        return self.negative_labels is None and self.positive_labels is None and self.finding_counts is None
 
     @property
     def label_values(self) -> tuple[tuple[str, ...], tuple[str, ...]]:
@@ -116,7 +121,7 @@ class SiteReport(Payload):
         Raises:
             PayloadError: The values are not names, or are too many or too long.
         """
-        if self.has_numbers:
+        if self.negative_labels is None and self.positive_labels is None:
             return (), ()
         labels = (self.negative_labels, self.positive_labels)
         negative, positive = (() if values is None else decode_names(values) for values in labels)
@@ -180,3 +185,6 @@ class Scaling(Payload):
     indicators: BoolArray | None = array("k", kind="bool", optional=True)
     # the borders of the intervals of time, unless the run config sets them
     time_borders: FloatArray | None = array("t", optional=True)
+    # if rows have several labels: the share of all training rows in which each is known, and the share of ones of these
+    shares: FloatArray | None = array("l", optional=True)
+    priors: FloatArray | None = array("l", optional=True)

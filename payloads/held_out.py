@@ -29,8 +29,17 @@ TIME_COUNTS, TEST_TIME_COUNTS = "time-counts", "test-time-counts"
 OF_TIMES = (TIME_COUNTS, TEST_TIME_COUNTS)
 OF_GROUPS = (SUBGROUP_COUNTS, TEST_SUBGROUP_COUNTS)
 OF_SETS = (*OF_GROUPS, IMPORTANCE_COUNTS, TEST_IMPORTANCE_COUNTS)
-OF_TEST_ROWS = (TEST_SCORE_COUNTS, TEST_SUBGROUP_COUNTS, TEST_IMPORTANCE_COUNTS, TEST_TIME_COUNTS)
-EVALUATIONS = (SCORE_COUNTS, TEST_SCORE_COUNTS, *OF_SETS, *OF_TIMES)
+# If rows have several labels, the findings, other exchanges count the rows in which each finding is known.
+FINDING_COUNTS, TEST_FINDING_COUNTS = "finding-counts", "test-finding-counts"
+OF_FINDINGS = (FINDING_COUNTS, TEST_FINDING_COUNTS)
+OF_TEST_ROWS = (
+    TEST_SCORE_COUNTS,
+    TEST_SUBGROUP_COUNTS,
+    TEST_IMPORTANCE_COUNTS,
+    TEST_TIME_COUNTS,
+    TEST_FINDING_COUNTS,
+)
+EVALUATIONS = (SCORE_COUNTS, TEST_SCORE_COUNTS, *OF_SETS, *OF_TIMES, *OF_FINDINGS)
 COLUMN = "column"
 # the number of sums in `ErrorDigits`: the fields of `problems.number_metrics.ErrorSums`
 SUMS = 7
@@ -42,10 +51,14 @@ TIME_BINS = 322
 def held_counts(report: SiteReport, phase: str) -> IntArray | None:
     """Return the numbers of negatives and positives that a site counts in an exchange. None: the site has no such rows.
 
+    The numbers are (2,), or (l, 2) in an exchange that counts l findings.
+
     Args:
         report: The site's report of the handshake.
         phase: An exchange of `EVALUATIONS`.
     """
+    if phase in OF_FINDINGS:
+        return report.test_findings if phase in OF_TEST_ROWS else report.held_out_findings
     return report.test_counts if phase in OF_TEST_ROWS else report.held_out_counts
 
 
@@ -59,6 +72,19 @@ class ScoreEdges(Payload):
         """Return the record; raise `PayloadError` if the edges are not in ascending order."""
         if (self.edges[1:] < self.edges[:-1]).any():
             raise PayloadError("ScoreEdges.edges: got edges that descend, expected ascending order")
+        return self
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class FindingEdges(Payload):
+    """The server's question about l findings: the edges of `ScoreEdges` for each finding."""
+
+    edges: IntArray = array("l", BINS - 1, kind="int")
+
+    def check_order(self) -> Self:
+        """Return the record; raise `PayloadError` as in `ScoreEdges.check_order`."""
+        for edges in self.edges:
+            ScoreEdges(edges=edges).check_order()
         return self
 
 
@@ -231,11 +257,42 @@ class TimeCounts(Payload):
             raise PayloadError(f"TimeCounts: counts of {got} rows by class, but the site holds out {reported}")
 
 
+@dataclasses.dataclass(frozen=True, eq=False)
+class FindingCounts(Payload):
+    """A site's answer about findings: the counts of each finding as in `ScoreCounts`, one finding after another."""
+
+    negatives: IntArray = array("s", kind="int", combined="total")
+    positives: IntArray = array("s", kind="int", combined="total")
+
+    def by_finding(self) -> tuple[IntArray, IntArray]:
+        """Return the counts of zeros and of ones, each (findings, `BINS`)."""
+        return self.negatives.reshape(-1, BINS), self.positives.reshape(-1, BINS)
+
+    def check_rows(self, held_out: IntArray | None) -> None:
+        """Check the counts against the numbers of held-out rows in which each finding is known.
+
+        Args:
+            held_out: The numbers of zeros and ones of each finding in the site's report, (l, 2). None: no such rows.
+
+        Raises:
+            PayloadError: The number of counts is wrong, a count is below 0, or the counts do not add up to the rows.
+        """
+        reported = np.zeros((0, 2), np.int64) if held_out is None else held_out
+        if {len(self.negatives), len(self.positives)} != {len(reported) * BINS}:
+            raise PayloadError(f"FindingCounts: got {len(self.negatives)} counts, expected {len(reported)} x {BINS}")
+        for name, rows, counts in zip(("negatives", "positives"), reported.T, self.by_finding(), strict=True):
+            totals = counts.sum(axis=1, dtype=np.int64)
+            if (counts < 0).any() or (totals != rows).any():
+                got = f"counts of {totals.tolist()} rows by finding"
+                raise PayloadError(f"FindingCounts.{name}: {got}, expected {rows.tolist()}")
+
+
 # the records of an evaluation on held-out rows, each with `check_rows`
-HELD_OUT_RECORDS = (ScoreCounts, ErrorDigits, TimeCounts)
+HELD_OUT_RECORDS = (ScoreCounts, ErrorDigits, TimeCounts, FindingCounts)
 REPLIES: dict[str, type[Payload]] = {
     **dict.fromkeys(EVALUATIONS, GroupCounts),
     **dict.fromkeys(OF_SETS, SetCounts),
     **dict.fromkeys(OF_TIMES, TimeCounts),
+    **dict.fromkeys(OF_FINDINGS, FindingCounts),
 }
 """The type of a site's answer in each exchange."""

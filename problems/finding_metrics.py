@@ -1,10 +1,10 @@
 """Metrics of the scores of findings: of each finding on the rows in which it is known, and their means."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 import numpy as np
 import torch
-from jaxtyping import Float
+from jaxtyping import Float, Float64, Int8
 
 from problems.data.findings import Findings
 from problems.metrics import Interval, accuracy, binary_metrics
@@ -21,11 +21,10 @@ def finding_metrics(
     Args:
         findings: The findings; of each both values must be known.
         scores: The scores.
-        loss: A function of scores (m,), and of whether each is of a positive (m,), the metric ``loss``. None: no such
-            metric.
+        loss: See `mean_metrics`.
 
     Raises:
-        ValueError: A score is not a number, or a finding has one value only.
+        ValueError: See `mean_metrics`.
 
     Example:
         >>> values = np.array([[0, 1], [1, 0], [1, -1]], np.int8)
@@ -33,16 +32,35 @@ def finding_metrics(
         >>> metrics["auc_a"], metrics["auc_b"], metrics["auc"]
         (1.0, 0.0, 0.5)
     """
+    known = findings.known.T
+    rows = [(findings.values[own, index], scores[own, index].astype(np.float64)) for index, own in enumerate(known)]
+    return mean_metrics(findings.names, rows, loss)
+
+
+def mean_metrics(
+    names: Sequence[str],
+    rows: Sequence[tuple[Int8[np.ndarray, "_"], Float64[np.ndarray, "_"]]],
+    loss: Loss | None = None,
+) -> dict[str, float]:
+    """Return the mean of each metric over the findings, and ``auc_NAME``, the AUC of each finding.
+
+    Args:
+        names: The names of the findings.
+        rows: The values, 0 or 1, and the scores of the rows in which each finding is known.
+        loss: A function of scores (m,), and of whether each is of a positive (m,), the metric ``loss``. None: no such
+            metric.
+
+    Raises:
+        ValueError: A score is not a number, or a finding has one value only.
+    """
     each = []
-    for index in range(len(findings.names)):
-        known = findings.known[:, index]
-        labels, own = findings.values[known, index], scores[known, index].astype(np.float64)
+    for labels, own in rows:
         metrics = binary_metrics(labels, own) | {"accuracy": accuracy(labels, own, 0.0)}
         if loss is not None:
             metrics["loss"] = loss(torch.from_numpy(own), torch.tensor(labels == 1))
         each.append(metrics)
     means = {name: float(np.mean([metrics[name] for metrics in each])) for name in each[0]}
-    return means | {f"auc_{name}": metrics["auc"] for name, metrics in zip(findings.names, each, strict=True)}
+    return means | {f"auc_{name}": metrics["auc"] for name, metrics in zip(names, each, strict=True)}
 
 
 def finding_intervals(

@@ -5,38 +5,30 @@ training exchange (`Train`), and returns the new model and state.
 """
 
 import sys
-from collections.abc import Generator, Iterable, Mapping, Sequence
+from collections.abc import Generator, Iterable, Mapping
 from dataclasses import replace
-from logging import INFO
 from typing import Any, TypeVar
 
 import numpy as np
 from flwr.app import ArrayRecord, Message, MetricRecord
-from flwr.common import log
 from flwr.serverapp import Grid
 
-from methods.checks import check_both_classes
 from methods.method import Exchanges, Method, Plan, Replies, Train
 from methods.private import releases_of
-from payloads.held_out import BINS, SCORE_COUNTS, ScoreEdges
 from payloads.record import FloatArray, Payload
 from payloads.settings import Settings, TrainingSettings
 from payloads.wire import model_arrays, model_record
 from privacy.budget import epsilon_of_batches, noise_of_batches
-from problems.binned_scores import TOLERANCES, bounds, first_edges, refine
 from problems.errors import InputError
 from problems.models.vectors import mean
-from problems.tallies import Tally
 from strategies.base import PayloadStrategy
 from strategies.rounds.errors import SetupError, raise_setup
 from strategies.rounds.handshake import Roster
-from strategies.rounds.replies import Reply, count_rows
+from strategies.rounds.replies import Reply
 
 T = TypeVar("T")
 # yields each training exchange, receives its replies, and returns a result
 Trains = Generator[Train, Replies[Any], T]
-# The maximum number of exchanges of `count_scores`. Many equal scores need the most, and close scores far from 0.
-EXCHANGES = 4
 
 
 class MethodStrategy(PayloadStrategy):
@@ -219,48 +211,6 @@ class MethodStrategy(PayloadStrategy):
 
     def views(self) -> dict[str, list[FloatArray]]:
         return self.method.server.views(self.state)
-
-    def count_scores(
-        self, server_round: int, arrays: list[FloatArray], phase: str = SCORE_COUNTS, fixed_edges: Sequence[int] = ()
-    ) -> Tally:
-        """Ask the sites for counts of their held-out rows, by class and by bin of the score under a model.
-
-        At most `EXCHANGES` exchanges refine the bins, until AUC and average precision are known within `TOLERANCES`.
-        With secure sums there is a single exchange, and the counts are totals over the sites.
-
-        Args:
-            phase: The rows to count, an element of `payloads.held_out.EVALUATIONS`.
-            fixed_edges: Scores, as codes of `problems.binned_scores`, that must be edges of bins.
-
-        Raises:
-            StrategyError: Fewer than ``min-train-nodes`` sites answer.
-            SetupError: The held-out rows of the sites that answer are all of one class.
-        """
-        clients, record = list(range(len(self.roster))), model_record(arrays)
-        edges = first_edges(BINS, fixed_edges)
-        question = None if np.array_equal(edges, first_edges(BINS)) else ScoreEdges(edges=edges)
-        # a client that drops out between two sums would be revealed: their difference is its counts
-        exchanges = 1 if (summed := self.privacy.secure_sum) else EXCHANGES
-        for exchange in range(exchanges):
-            replies = self.ask(server_round, clients, record, question, phase)
-            clients = [reply.client for reply in replies]
-            counted = [count_rows(edges, reply.payload) for reply in replies]
-            by_class = [np.array(counts, np.int64) for counts in zip(*counted, strict=True)]  # each (sites, bins)
-            negatives, positives = (counts.sum(axis=0) for counts in by_class)
-            unknown = bounds(edges, negatives, positives)
-            if (np.array(unknown) <= TOLERANCES).all():
-                break
-            if exchange == exchanges - 1:
-                text = "round %d: counts of scores determine AUC to within %.4f, average precision to within %.4f"
-                log(INFO, text, server_round, *unknown)
-                break
-            edges = refine(edges, negatives, positives, fixed_edges)
-            question = ScoreEdges(edges=edges)
-        key = f"round {server_round}: the sites' held-out rows"
-        with raise_setup():
-            check_both_classes(key, int(negatives.sum()), int(positives.sum()), "metrics need both")
-        tally = Tally.of_bins(edges, by_class[0], by_class[1], tuple(clients))
-        return tally.total() if summed else tally
 
 
 def declare(target: Any, method: Method) -> None:

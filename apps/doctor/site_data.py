@@ -7,6 +7,7 @@ import os
 from flwr.app import Context
 
 from apps.doctor.findings import WrongError
+from apps.evaluation.labels import describe_labels
 from apps.run_config.algorithm import Held, RunConfig
 from payloads.handshake import SiteReport
 
@@ -31,7 +32,10 @@ def data(context: Context) -> str:
     if report.class_counts is None:
         return f"{text}: {_describe_labels(config, site_of(context, config))}"
     negatives, positives = report.class_counts
-    text = f"{text}: {negatives + positives:,} rows with labels, {positives:,} of them positive"
+    if report.finding_counts is None:
+        text = f"{text}: {negatives + positives:,} rows with labels, {positives:,} of them positive"
+    else:
+        text = f"{text}: {describe_labels(config.data, None, report.class_counts, report.finding_counts[None])[0]}"
     if held_out:
         text = f"{text}, {held_out:,} more held out"
     elif report.held_out_counts is not None and not config.data.data_dir:

@@ -1,6 +1,7 @@
-"""The evaluator of networks whose rows have several binary labels."""
+"""The evaluators of networks whose rows have several binary labels, the findings."""
 
-from collections.abc import Sequence
+from abc import abstractmethod
+from collections.abc import Callable, Sequence
 from functools import partial
 
 import torch
@@ -10,13 +11,33 @@ from apps.evaluation.networks import NetworkEvaluator
 from apps.run_config.algorithm import RunConfig
 from payloads.record import FloatArray
 from problems.data import Samples
-from problems.finding_metrics import finding_metrics
+from problems.finding_metrics import mean_metrics
 from problems.models import FlatModel
 from problems.site import as_tensor
+from problems.tallies import Tally
+
+# a function: the arrays of a model -> the counted scores of the sites' held-out rows, of each finding or the only label
+CountScores = Callable[[list[FloatArray]], list[Tally]]
 
 
 class FindingsEvaluator(NetworkEvaluator):
-    """Metrics of a network's scores of rows with findings: means over the findings, and each finding's AUC.
+    """Metrics of a network's scores of rows with findings: means over the findings, and each finding's AUC."""
+
+    @abstractmethod
+    def count(self, arrays: Sequence[FloatArray]) -> list[Tally]:
+        """Score rows with a model, and return the counted scores of the rows in which each finding is known.
+
+        Args:
+            arrays: The arrays of the model.
+        """
+
+    def __call__(self, arrays: Sequence[FloatArray]) -> dict[str, float]:
+        rows = [tally.rows() for tally in self.count(arrays)]
+        return mean_metrics(self.config.data.findings, rows, partial(measure_loss, self.config)) | self.nonzeros(arrays)
+
+
+class FindingRowsEvaluator(FindingsEvaluator):
+    """The metrics on rows of the server.
 
     Args:
         config: The run config.
@@ -30,10 +51,28 @@ class FindingsEvaluator(NetworkEvaluator):
         self.features = as_tensor(test.features, model.dtype, model.device)
         self.findings = test.findings
 
-    def __call__(self, arrays: Sequence[FloatArray]) -> dict[str, float]:
+    def count(self, arrays: Sequence[FloatArray]) -> list[Tally]:
         self.model.load(arrays)
         scores = self.model.predict(self.features)
         if not torch.isfinite(scores).all():
             raise self.explain_divergence()
-        metrics = finding_metrics(self.findings, scores.cpu().numpy(), partial(measure_loss, self.config))
-        return metrics | self.nonzeros(arrays)
+        numbers, values = scores.cpu().numpy(), self.findings.values
+        return [Tally.of_rows(values[own, j], numbers[own, j]) for j, own in enumerate(self.findings.known.T)]
+
+
+class FindingCountsEvaluator(FindingsEvaluator):
+    """The metrics on the sites' held-out rows. The server knows only in which bin each score lies.
+
+    Args:
+        config: The run config.
+        model: The network.
+        count_scores: The function that asks the sites.
+    """
+
+    def __init__(self, config: RunConfig, model: FlatModel, count_scores: CountScores) -> None:
+        super().__init__(config, model)
+        self.summary += "; evaluated by the sites"
+        self.count_scores = count_scores
+
+    def count(self, arrays: Sequence[FloatArray]) -> list[Tally]:
+        return self.count_scores(list(arrays))

@@ -1,15 +1,20 @@
 """Lines for the log, and for ``florilegium check``, about a run's labels and its columns of dates and text."""
 
 from collections.abc import Sequence
+from logging import WARNING
 
 import numpy as np
+from flwr.common import log
 from jaxtyping import Int64
 
+from payloads.handshake import SiteReport
 from problems.data import DataSpec, Preprocessing, SampleFormat
 from problems.data.cells import is_number
+from problems.data.findings import check_values
 from problems.data.preprocessing import describe_scales, describe_text
 from problems.data.spec import GENERIC, OWN, is_hub, is_loader
 from problems.errors import join_first
+from strategies.rounds.errors import raise_setup
 
 SHOWN = 8
 """The number of labels that a line lists."""
@@ -53,6 +58,34 @@ def describe_labels(
         names = join_labels(labels) or "none"
         lines.append(f"labels: {side} {names} ({count:,} of {negatives + positives:,} training rows)")
     return [lines[0] + _reason(spec, samples), lines[1]]
+
+
+def check_findings(spec: DataSpec, reports: Sequence[SiteReport]) -> None:
+    """Check before round 1 that all sites together have both values of each finding, in each part of their rows.
+
+    Warns of findings that sites do not count among rows for evaluation.
+
+    Args:
+        spec: The run's data.
+        reports: The sites' reports.
+
+    Raises:
+        SetupError: A finding has one value only, or none that the sites report; lists such findings.
+    """
+    names, parts = spec.findings, {"finding_counts": "training"}
+    if not spec.data_dir:
+        parts |= {"held_out_findings": "held-out", "test_findings": "test"}
+    for field, rows in parts.items():
+        counts = [count for report in reports if (count := getattr(report, field)) is not None]
+        if not counts:
+            continue
+        with raise_setup():
+            check_values(np.sum(counts, axis=0), names, f"the {rows} rows of all sites")
+        unknown = np.count_nonzero(~np.any(counts, axis=2), axis=0).tolist()
+        if any(unknown):
+            texts = [f"{name} at {count}" for name, count in zip(names, unknown, strict=True) if count]
+            text = "findings that are unknown in all %s rows, or 0 or 1 in fewer than least-cell: %s of %d sites"
+            log(WARNING, text, rows, join_first(texts, SHOWN), len(counts))
 
 
 def describe_columns(columns: Preprocessing | None) -> list[str]:

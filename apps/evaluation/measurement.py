@@ -24,7 +24,14 @@ from apps.evaluation.survival import describe_survival
 from apps.evaluation.times import TimeEvaluator
 from apps.run_config.algorithm import Evaluator, RunConfig
 from apps.sites.rows import reads_own
-from payloads.held_out import SCORE_COUNTS, TEST_SCORE_COUNTS, TEST_TIME_COUNTS, TIME_COUNTS
+from payloads.held_out import (
+    FINDING_COUNTS,
+    SCORE_COUNTS,
+    TEST_FINDING_COUNTS,
+    TEST_SCORE_COUNTS,
+    TEST_TIME_COUNTS,
+    TIME_COUNTS,
+)
 from payloads.record import FloatArray
 from problems.binned_scores import codes
 from problems.calibration import read_calibration
@@ -35,6 +42,7 @@ from problems.tallies import NOWHERE, Tally
 from strategies.base import PayloadStrategy
 from strategies.method import MethodStrategy
 from strategies.rounds.replies import RoundReport
+from strategies.score_counts import count_scores
 from strategies.time_counts import count_times
 
 
@@ -87,13 +95,16 @@ class Measurement:
         assert isinstance(strategy, MethodStrategy)
         check_counted_times(config, strategy.roster.reports)
         phase, timed = (TEST_SCORE_COUNTS, TEST_TIME_COUNTS) if test else (SCORE_COUNTS, TIME_COUNTS)
+        names = config.data.findings
+        if names:
+            phase = TEST_FINDING_COUNTS if test else FINDING_COUNTS
         # The sites count scores by bins. The threshold must be an edge of a bin, so each row is on the correct side.
         threshold = self.choice.threshold
         edges = codes([threshold["score"]]).tolist() if test and threshold else []
         return evaluation.of_sites(
             config,
             strategy.schema,
-            lambda x: strategy.count_scores(self.server_round, x, phase, edges),
+            lambda x: count_scores(strategy, self.server_round, x, phase, [edges] * max(len(names), 1), names),
             lambda x: add_errors(strategy, self.server_round, x, phase),
             lambda x: count_times(strategy, self.server_round, x, timed),
         )

@@ -5,7 +5,7 @@ A network is evaluated on rows of the server, or on the sites' held-out rows, wh
 
 import math
 from abc import abstractmethod
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -13,7 +13,7 @@ import torch
 from numpy.typing import NDArray
 
 from apps.evaluation.bounded import slope_of
-from apps.evaluation.findings import FindingsEvaluator
+from apps.evaluation.findings import CountScores, FindingCountsEvaluator, FindingRowsEvaluator
 from apps.evaluation.losses import measure_loss
 from apps.evaluation.networks import AddErrors, NetworkEvaluator, SumEvaluator, format_of
 from apps.evaluation.site_times import CountTimes, SiteTimeEvaluator
@@ -36,9 +36,6 @@ from problems.number_metrics import number_metrics
 from problems.site import as_tensor
 from problems.tallies import Tally
 from strategies.rounds.schema import Schema
-
-# a function: the arrays of a model -> the counted scores of the sites' held-out rows
-CountScores = Callable[[list[FloatArray]], Tally]
 
 
 class ScoreEvaluator(NetworkEvaluator):
@@ -128,7 +125,7 @@ class HeldOutEvaluator(ScoreEvaluator):
         self.count_scores = count_scores
 
     def scores(self, arrays: Sequence[FloatArray]) -> tuple[NDArray[np.int8], torch.Tensor]:
-        self.tally = self.count_scores(list(arrays))
+        (self.tally,) = self.count_scores(list(arrays))
         labels, scores = self.tally.rows()
         return labels, torch.from_numpy(scores)
 
@@ -176,7 +173,7 @@ def evaluate_rows(config: RunConfig, model: FlatModel, data: FederatedData, rows
         rows: The rows.
     """
     if rows.findings is not None:
-        return FindingsEvaluator(config, model, rows)
+        return FindingRowsEvaluator(config, model, rows)
     if rows.periods is not None:
         assert data.columns is not None
         return TimeEvaluator(config, model, rows, data.columns)
@@ -264,7 +261,9 @@ class RowEvaluation:
                 else:
                     scored = SiteTimeEvaluator(config, model, schema.preprocessing, count_times)
             elif test is not None:
-                scored = ModelEvaluator(config, model, test)
+                scored = (ModelEvaluator if test.findings is None else FindingRowsEvaluator)(config, model, test)
+            elif config.data.findings:
+                scored = FindingCountsEvaluator(config, model, count_scores)
             elif config.data.has_numbers:
                 scored = SumEvaluator(config, model, sum_errors)
             else:

@@ -35,7 +35,9 @@ def record_data(data: FederatedData) -> Record:
     """Return the fingerprint of a data set that the server has, with its parts in the clients' order."""
     held_out = [data.test, *([] if data.validation is None else [data.validation])]
     parts = [*map(data.client, range(data.num_clients)), *held_out]
-    digests = [digest_rows(part.features, part.labels, [range(len(part))], offsets=part.offsets) for part in parts]
+    labels = [part.labels if part.findings is None else part.findings.values for part in parts]
+    pairs = zip(parts, labels, strict=True)
+    digests = [digest_rows(part.features, own, [range(len(part))], offsets=part.offsets) for part, own in pairs]
     content = _hash(digests)
     names = () if data.columns is None else data.columns.names
     totals = [data.train, *held_out]
@@ -53,7 +55,9 @@ def record_sites(reports: Sequence[SiteReport]) -> Record:
         columns = _hash([str(shape), *([] if report.columns is None else [report.columns.tobytes().hex()])])
         counted = [report.class_counts, report.held_out_counts, report.test_counts]
         classes = [counts.tolist() for counts in counted if counts is not None]
-        fingerprint = Fingerprint(columns, tuple(map(sum, classes)), tuple(chain(*classes)))
+        findings = [report.finding_counts, report.held_out_findings, report.test_findings]
+        values = chain.from_iterable(counts.ravel().tolist() for counts in findings if counts is not None)
+        fingerprint = Fingerprint(columns, tuple(map(sum, classes)), (*chain(*classes), *values))
         if report.fingerprint is not None:
             whole = report.fingerprint.tobytes()
             mark, content = whole[:DIGEST_BYTES].hex(), whole[DIGEST_BYTES:].hex()

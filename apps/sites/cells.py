@@ -15,6 +15,7 @@ from apps.run_config.settings import Scalar
 from apps.sites.settings import SiteConfig
 from problems.data import DataError, Samples, SiteRows
 from problems.data.outcomes import check_counts
+from problems.errors import join_first
 from problems.least_cell import is_small
 from problems.objectives.number_losses import POISSON
 
@@ -44,7 +45,7 @@ def check_classes(rows: SiteRows, least: int) -> None:
         DataError: A class has at least one training row, but fewer than the least cell.
     """
     if is_small(rows.class_counts(rows.train_rows), least):
-        of_class, none = ("", "") if rows.numeric else ("a class with ", "no rows of a class, or ")
+        of_class, none = ("a class with ", "no rows of a class, or ") if rows.has_classes else ("", "")
         raise DataError(
             "training rows",
             got=f"{of_class}fewer than {least} rows",
@@ -104,6 +105,15 @@ def common_labels(rows: SiteRows, least: int) -> tuple[tuple[str, ...], tuple[st
     return common_values[0], common_values[1]
 
 
+def _find_rare(rows: SiteRows, indices: NDArray[np.int64], least: int) -> list[str]:
+    """Return the findings that become unknown in all of some rows, see `Findings.without_small_cells`."""
+    before, after = (rows.findings_of(indices, cell) for cell in (1, least))
+    if before is None or after is None:
+        return []
+    pairs = zip(before.names, before.known.T, after.known.T, strict=True)
+    return [name for name, known, still in pairs if known.any() and not still.any()]
+
+
 def describe_left_out(rows: SiteRows, least: int) -> list[str]:
     """Return lines for the site's log about the figures that the site does not reveal.
 
@@ -117,8 +127,12 @@ def describe_left_out(rows: SiteRows, least: int) -> list[str]:
     lines = []
     for name, indices in parts.items():
         if is_small(rows.class_counts(indices), least):
-            text = f"{'they are' if rows.numeric else 'a class has'} fewer than {least} rows ({LEAST})"
+            text = f"{'a class has' if rows.has_classes else 'they are'} fewer than {least} rows ({LEAST})"
             lines.append(f"left out of the {name} of models: all {len(indices)} held-out rows, since {text}")
+    for name, indices in {"training": rows.train_rows, **parts}.items():
+        if hidden := _find_rare(rows, indices, least):
+            text = f"{join_first(hidden, 8)}, since fewer than {least} rows ({LEAST}) are 0 or 1"
+            lines.append(f"findings that are unknown in all {name} rows: {text}")
     if constant := rows.nearly_constant(least):
         names = ", ".join(map(repr, constant))
         lines.append(f"reported as constant: {len(constant)} columns with fewer than {least} other cells: {names}")

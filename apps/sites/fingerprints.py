@@ -37,7 +37,8 @@ def add_fingerprint(
     parts = [rows.train_rows, rows.evaluated_rows, *([] if rows.validation_rows is None else [rows.test_rows])]
     key = _read_key(base / KEY_FILE)
     mark = digest_rows(rows.features, rows.labels, [], key)  # of no rows, so it depends only on the key
-    content = digest_rows(rows.features, rows.labels, parts, key, rows.offsets)
+    labels = rows.labels if rows.findings is None else rows.findings.values
+    content = digest_rows(rows.features, labels, parts, key, rows.offsets)
     return replace(report, fingerprint=np.frombuffer(bytes.fromhex(mark + content), dtype=np.uint8))
 
 

@@ -135,6 +135,12 @@ def own_report(rows: SiteRows, partition_id: int, num_partitions: int, least: in
     negative, positive = map(encode_names, common_labels(rows, least))
     names = ("counts", "means", "variances", "quantiles")
     reported = {} if statistics is None else {name: getattr(statistics, name) for name in names}
+    parts = {"finding_counts": rows.train_rows, "held_out_findings": rows.evaluated_rows}
+    if rows.validation_rows is not None:
+        parts["test_findings"] = rows.test_rows
+    for name, indices in parts.items():
+        if (findings := rows.findings_of(indices, least)) is not None:
+            reported[name] = findings.counts
     return SiteReport(
         identity=np.array([partition_id, num_partitions]),
         class_counts=np.array(rows.class_counts(rows.train_rows)),
@@ -143,8 +149,8 @@ def own_report(rows: SiteRows, partition_id: int, num_partitions: int, least: in
         shape=np.array(rows.shape, dtype=np.int64),
         pixel_max=None if rows.pixel_max is None else np.array([rows.pixel_max]),
         columns=None if rows.preprocessing is None else encode_columns(rows.preprocessing),
-        negative_labels=None if rows.numeric else negative,
-        positive_labels=None if rows.numeric else positive,
+        negative_labels=negative if rows.has_classes else None,
+        positive_labels=positive if rows.has_classes else None,
         least_cell=np.array([least]),
         event_times=rows.event_times(least),
         **reported,
@@ -158,7 +164,7 @@ def encode_columns(preprocessing: Preprocessing) -> NDArray[np.uint8]:
 
 def _check_labels(rows: SiteRows) -> None:
     """Raise DataError if label values, which are sent to the server, are so many or so long that they may be names."""
-    if rows.numeric:
+    if not rows.has_classes:
         return
     values = sum(rows.label_values, ())
     max_values = min(MOST_LABELS, max(2, len(rows.labels) // 2))
@@ -213,7 +219,7 @@ class _Same(NamedTuple):
 @lru_cache(maxsize=64)
 def _site(rows: SiteRows, partition_id: int, same: _Same, dtype: torch.dtype, device: torch.device, least: int) -> Site:
     def part(indices: NDArray[np.int64], min_rows: int = 1) -> Site:
-        return Site.of_samples(partition_id, rows.samples(indices, same.agreed, min_rows), dtype, device)
+        return Site.of_samples(partition_id, rows.samples(indices, same.agreed, min_rows, least), dtype, device)
 
     def held_out(indices: NDArray[np.int64]) -> Site | None:
         codes = None if rows.subgroups is None else rows.subgroups[indices]

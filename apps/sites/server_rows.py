@@ -36,8 +36,10 @@ def server_samples(config: RunConfig, schema: Schema) -> Samples:
         hint = "write the column in the same way as the sites"
         raise DataError(f"data-dir: column {clash[0].column!r}", got=got, allowed=allowed, hint=hint)
     check_outcomes(config, rows)
+    if rows.findings is not None:
+        rows.findings.check(rows.test_rows, "data-dir")
     for name, count in zip(("negative", "positive"), rows.class_counts(rows.test_rows), strict=True):
-        if not count and not rows.numeric:
+        if not count and rows.has_classes:
             got = f"{config.data.data_dir}, which has no {name} row"
             allowed = "rows of both classes, which the metrics need"
             hint = "set positive-label, or set data-dir to a file with both classes"

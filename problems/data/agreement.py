@@ -86,6 +86,7 @@ class Agreed:
         indicators: Whether each of the k raw columns has a feature for missing cells. None: no column has this
             feature.
         time_borders: The borders of the intervals of time; None without times, or if the run config sets borders.
+        shares, priors: See `problems.data.findings.Findings`. None: each row has one label.
     """
 
     means: Float64[np.ndarray, "c"]
@@ -94,11 +95,13 @@ class Agreed:
     quantiles: Float64[np.ndarray, "c q"] | None = None
     indicators: Bool[np.ndarray, "k"] | None = None
     time_borders: Float64[np.ndarray, "t"] | None = None
+    shares: Float64[np.ndarray, "l"] | None = None
+    priors: Float64[np.ndarray, "l"] | None = None
 
     @staticmethod
-    def identity(preprocessing: Preprocessing) -> "Agreed":
-        """Return the numbers that leave all columns as they are."""
-        count = len(preprocessing.inputs)
+    def identity(preprocessing: Preprocessing | None) -> "Agreed":
+        """Return the numbers that leave all columns as they are. None: the data are not a table."""
+        count = 0 if preprocessing is None else len(preprocessing.inputs)
         return Agreed(np.zeros(count), np.ones(count))
 
 

@@ -16,6 +16,7 @@ from numpy.typing import NDArray
 from problems.data.cells import name_cells
 from problems.data.spec import UNCERTAIN, DataError, DataSpec
 from problems.errors import join_first
+from problems.least_cell import is_small
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -45,9 +46,7 @@ class Findings:
     @classmethod
     def of(cls, values: Int8[np.ndarray, "n findings"], names: tuple[str, ...]) -> Self:
         """Return findings with shares and priors computed from the rows."""
-        known = values != UNKNOWN
-        priors = (values == 1).sum(axis=0) / np.maximum(known.sum(axis=0), 1)
-        return cls(values, names, known.mean(axis=0), priors)
+        return cls(values, names, *find_shares(_count(values), len(values)))
 
     def __len__(self) -> int:
         return len(self.values)
@@ -74,7 +73,45 @@ class Findings:
     @property
     def counts(self) -> Int64[np.ndarray, "findings 2"]:
         """The numbers of zeros and ones of each finding."""
-        return np.stack([(self.values == value).sum(axis=0) for value in (0, 1)], axis=1)
+        return _count(self.values)
+
+    def with_totals(
+        self, shares: Float64[np.ndarray, "some"] | None, priors: Float64[np.ndarray, "some"] | None
+    ) -> "Findings":
+        """Return the findings with the shares and priors of all sites.
+
+        Args:
+            shares: See `Findings`. None: the site has not received them.
+            priors: See `Findings`.
+
+        Raises:
+            DataError: The numbers are missing, impossible, or of another number of findings.
+        """
+        allowed, hint = f"all sites' shares of {len(self.names)} findings", "install the same release at every site"
+        if shares is None or priors is None or not len(shares) == len(priors) == len(self.names):
+            raise DataError("label-columns", got="no shares, or another number", allowed=allowed, hint=hint)
+        if not ((shares > 0) & (shares <= 1) & (priors > 0) & (priors < 1)).all():
+            raise DataError("label-columns", got="shares or priors outside (0, 1)", allowed=allowed, hint=hint)
+        return replace(self, shares=shares, priors=priors)
+
+    def without_small_cells(self, least_cell: int) -> "Findings":
+        """Return the findings, in which no value of a finding is known, or unknown, in few rows.
+
+        A finding that is unknown in few rows becomes unknown in the first rows with its more common value, too. A
+        finding with few zeros or few ones then becomes unknown in all rows.
+
+        Args:
+            least_cell: The smallest number of rows, other than 0, that is not few.
+        """
+        values = self.values.copy()
+        for column in values.T:
+            zeros, ones = ((column == value).sum() for value in (0, 1))
+            if is_small([missing := len(column) - zeros - ones], least_cell):
+                common = np.flatnonzero(column == (1 if ones > zeros else 0))
+                column[common[: least_cell - missing]] = UNKNOWN
+            if is_small([(column == value).sum() for value in (0, 1)], least_cell):
+                column[:] = UNKNOWN
+        return replace(self, values=values)
 
     def with_totals_of(self, rows: Int64[np.ndarray, "some"]) -> "Findings":
         """Return the findings with the shares and priors of some rows, the training rows of all clients."""
@@ -91,16 +128,47 @@ class Findings:
         Raises:
             DataError: A finding lacks a value; lists such findings with their counts.
         """
-        lacking = [
-            f"{name} ({zeros:,} zeros, {ones:,} ones)"
-            for name, (zeros, ones) in zip(self.names, self[rows].counts.tolist(), strict=True)
-            if not (zeros and ones)
-        ]
-        if lacking:
-            more = f" and {len(lacking) - _MOST_NAMED} more" if len(lacking) > _MOST_NAMED else ""
-            got = f"one value only of {', '.join(lacking[:_MOST_NAMED])}{more}"
-            hint = "remove the finding from label-columns, or add rows"
-            raise DataError(what, got=got, allowed="zeros and ones of each finding", hint=hint)
+        check_values(self[rows].counts, self.names, what)
+
+
+def _count(values: Int8[np.ndarray, "n findings"]) -> Int64[np.ndarray, "findings 2"]:
+    return np.stack([(values == value).sum(axis=0) for value in (0, 1)], axis=1)
+
+
+def find_shares(
+    counts: Int64[np.ndarray, "findings 2"], rows: int
+) -> tuple[Float64[np.ndarray, "findings"], Float64[np.ndarray, "findings"]]:
+    """Return the shares and the priors of findings, see `Findings`.
+
+    Args:
+        counts: The numbers of zeros and ones of each finding.
+        rows: The number of rows.
+    """
+    known = counts.sum(axis=1)
+    return known / max(rows, 1), counts[:, 1] / np.maximum(known, 1)
+
+
+def check_values(counts: Int64[np.ndarray, "findings 2"], names: Sequence[str], what: str) -> None:
+    """Check that both values of each finding occur.
+
+    Args:
+        counts: The numbers of zeros and ones of each finding.
+        names: The names of the findings.
+        what: The name of the counted rows in the error.
+
+    Raises:
+        DataError: A finding lacks a value; lists such findings with their counts.
+    """
+    lacking = [
+        f"{name} ({zeros:,} zeros, {ones:,} ones)"
+        for name, (zeros, ones) in zip(names, counts.tolist(), strict=True)
+        if not (zeros and ones)
+    ]
+    if lacking:
+        more = f" and {len(lacking) - _MOST_NAMED} more" if len(lacking) > _MOST_NAMED else ""
+        got = f"one value only of {', '.join(lacking[:_MOST_NAMED])}{more}"
+        hint = "remove the finding from label-columns, or add rows"
+        raise DataError(what, got=got, allowed="zeros and ones of each finding", hint=hint)
 
 
 def read_findings(columns: "Sequence[pd.Series[Any]]", spec: DataSpec) -> Findings:

@@ -62,7 +62,7 @@ class Fingerprint:
 
 def digest_rows(
     features: Shaped[np.ndarray, "n *shape"] | ImageRows,
-    labels: Int8[np.ndarray, "n"] | Float64[np.ndarray, "n"],
+    labels: Int8[np.ndarray, "n *findings"] | Float64[np.ndarray, "n"],
     parts: Sequence[Int64[np.ndarray, "_"] | range],
     key: bytes = b"",
     offsets: Float64[np.ndarray, "n"] | None = None,

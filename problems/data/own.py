@@ -10,13 +10,21 @@ from problems.data.agreement import Agreed, Encoded, Statistics, fit, measure, n
 from problems.data.borders import coarsen
 from problems.data.disturb import hold_out, validation_split
 from problems.data.doubts import warn_of_rows
+from problems.data.findings import Findings
 from problems.data.formats.readers import read_site
 from problems.data.groups import warn_of_shared
 from problems.data.image_rows import ImageRows
 from problems.data.preprocessing import MARKS, Preprocessing
 from problems.data.quantiles import FEWEST_ROWS
 from problems.data.quoting import quote
-from problems.data.samples import Samples, as_float32, check_finite, positive_classes, take_float32
+from problems.data.samples import (
+    Samples,
+    as_float32,
+    check_finite,
+    positive_classes,
+    take_float32,
+    with_findings,
+)
 from problems.data.spec import TABLES, DataError, DataSpec, in_data_set, parse_names
 from problems.data.times import Times, sketch_events
 from problems.data.validation import validate
@@ -45,6 +53,7 @@ class SiteRows:
         offsets: The numbers of ``offset-column``; None without this column.
         numeric: Whether the labels are numbers. `label_values` is then empty, and all rows count as negatives.
         times: The times of ``time-column``; None without this column.
+        findings: The findings of ``label-columns``; None with one label. All labels are then 0.
     """
 
     features: Shaped[np.ndarray, "n *shape"] | ImageRows
@@ -62,6 +71,12 @@ class SiteRows:
     offsets: Float64[np.ndarray, "n"] | None = None
     numeric: bool = False
     times: Times | None = None
+    findings: Findings | None = None
+
+    @property
+    def has_classes(self) -> bool:
+        """Whether each row has one label, which is a class."""
+        return not self.numeric and self.findings is None
 
     @property
     def evaluated_rows(self) -> Int64[np.ndarray, "evaluated"]:
@@ -74,7 +89,7 @@ class SiteRows:
         return tuple(self.features.shape[1:])
 
     def class_counts(self, rows: Int64[np.ndarray, "some"]) -> tuple[int, int]:
-        """Return the numbers of negatives and of positives among the rows; (rows, 0) if the labels are numbers."""
+        """Return the numbers of negatives and of positives among the rows; (rows, 0) if the rows have no classes."""
         positives = 0 if self.numeric else int(self.labels[rows].sum())
         return len(rows) - positives, positives
 
@@ -129,7 +144,18 @@ class SiteRows:
         """
         return () if self.preprocessing is None else _fit(self.preprocessing, agreed).names
 
-    def samples(self, rows: Int64[np.ndarray, "some"], agreed: Agreed | None, min_rows: int = 1) -> Samples:
+    def findings_of(self, rows: Int64[np.ndarray, "some"], least_cell: int = 1) -> Findings | None:
+        """Return the findings of rows without small cells; None with one label.
+
+        Args:
+            rows: The rows' indices.
+            least_cell: See `statistics`.
+        """
+        return None if self.findings is None else self.findings[rows].without_small_cells(least_cell)
+
+    def samples(
+        self, rows: Int64[np.ndarray, "some"], agreed: Agreed | None, min_rows: int = 1, least_cell: int = 1
+    ) -> Samples:
         """Return rows as samples, scaled for training.
 
         Args:
@@ -137,9 +163,10 @@ class SiteRows:
             agreed: The numbers by which all sites scale and fill; None if the sites neither scale nor fill.
             min_rows: The smallest number of these rows between two borders that the run config may choose, see
                 `problems.data.borders.coarsen`. 1: any number, for rows that do not train the model.
+            least_cell: See `statistics`; for findings.
 
         Raises:
-            DataError: Features are not finite, or ``agreed`` is missing or does not fit the columns.
+            DataError: Features are not finite, or ``agreed`` is missing or does not fit the columns or findings.
         """
         grid: tuple[float, ...] = ()
         if self.preprocessing is None:
@@ -159,8 +186,16 @@ class SiteRows:
                 hint = "install the same release at every site"
                 raise DataError("time-borders", got="none", allowed="borders from all sites", hint=hint)
             periods = self.times[rows].on_grid(grid)
+        if (findings := self.findings_of(rows, least_cell)) is not None:
+            findings = findings.with_totals(*(None, None) if agreed is None else (agreed.shares, agreed.priors))
         return Samples(
-            features, self.labels[rows], subgroups=subgroups, offsets=offsets, numeric=self.numeric, periods=periods
+            features,
+            self.labels[rows],
+            subgroups=subgroups,
+            offsets=offsets,
+            numeric=self.numeric,
+            periods=periods,
+            findings=findings,
         )
 
     def _coarsen(self, values: Float64[np.ndarray, "some c"], min_rows: int) -> Float64[np.ndarray, "some c"]:
@@ -223,11 +258,11 @@ def _read_own(path: str, spec: DataSpec, partition_id: int | None) -> SiteRows:
         spec = replace(spec, group_column="", drop_columns=", ".join(map(quote, sorted(dropped))))
     if partition_id is None and spec.image_column:
         spec = replace(spec, group_column="")
-    source = read_site(Path(path).expanduser(), spec)
+    source = with_findings(read_site(Path(path).expanduser(), spec), spec)
     train_rows, test_rows = source.own_split()
     everything = np.concatenate((train_rows, test_rows))
-    marked = np.zeros(1, dtype=bool)  # rows with numbers are divided like rows of a single class
-    if source.numbers is None:
+    marked = np.zeros(1, dtype=bool)  # rows without classes are divided like rows of a single class
+    if source.has_classes:
         marked = positive_classes(source.classes, spec.positive_label, site=True)
     labels = marked[source.codes].astype(np.int8)
     encoded = source.encode(everything)
@@ -259,10 +294,13 @@ def _read_own(path: str, spec: DataSpec, partition_id: int | None) -> SiteRows:
         subgroups=source.subgroup_codes,
         offsets=source.offsets,
         times=source.times,
+        findings=source.findings,
         precise=spec.precise,
     )
     if source.numbers is not None:
         return replace(rows, labels=source.numbers, numeric=True)
+    if source.findings is not None:
+        return rows
     negative, positive = (tuple(np.array(source.classes)[marked == side].tolist()) for side in (False, True))
     counts = np.bincount(source.codes, minlength=len(marked))
     rows_of = [tuple(counts[marked == side].tolist()) for side in (False, True)]

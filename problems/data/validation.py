@@ -189,7 +189,6 @@ def _check_findings(spec: DataSpec) -> None:
     kinds = f"'' with dataset {spec.dataset!r}; names with {', '.join(TABLES)}, npz, '{LOADER_FORM}' and image-column"
     able = spec.dataset in (*TABLES, "npz") or is_loader(spec.dataset) or bool(spec.image_column)
     _require(spec, "label-columns", able, kinds, "remove label-columns")
-    _require(spec, "label-columns", spec.partition != OWN, f"'' with partition {OWN!r}", "choose another partition")
     features = {column.name for column in parse_columns(spec.feature_columns)}
     used = {
         spec.site_column,

@@ -19,6 +19,7 @@ from problems.data import DataError, Preprocessing
 from problems.data.agreement import Agreed, Statistics, fit
 from problems.data.agreement import agree as agree_on
 from problems.data.doubts import OTHER_UNITS, join_doubts
+from problems.data.findings import find_shares
 from problems.data.spec import NUMBER
 from problems.data.times import agree_on_borders, find_sketch_fault
 from problems.data.units import find_strange_sites
@@ -76,11 +77,14 @@ def agree(reports: Sequence[SiteReport], *, labelled: bool = True) -> Schema | N
     negative, positive = (
         tuple(sorted({value for report in reports for value in report.label_values[side]})) for side in (0, 1)
     )
+    scaling: Scaling | None = None
     read = {report.label: read_columns(report) for report in reports}
     tables = {label: table for label, table in read.items() if table is not None}
     if not tables:
-        return Schema(shape, None, None, negative, positive, _join_depths(reports))
-    table, scaling = _join(tables), None
+        totals = _share_findings(None, None, reports)
+        scaling = None if totals is None else Scaling(**vars(totals))
+        return Schema(shape, None, scaling, negative, positive, _join_depths(reports))
+    table = _join(tables)
     _warn_of_names(table)
     reported = [statistics for statistics in map(statistics_of, reports) if statistics is not None]
     try:
@@ -88,6 +92,7 @@ def agree(reports: Sequence[SiteReport], *, labelled: bool = True) -> Schema | N
         if first.event_times is not None:
             borders = agree_on_borders(*zip(*map(_event_times, reports), strict=True))
             agreed = replace(agreed or Agreed.identity(table), time_borders=np.array(borders))
+        agreed = _share_findings(agreed, table, reports)
     except DataError as error:
         raise SetupError.of(error, "handshake") from None
     if agreed is not None:
@@ -96,6 +101,32 @@ def agree(reports: Sequence[SiteReport], *, labelled: bool = True) -> Schema | N
             _warn_of_constants(table, agreed.deviations.tolist())
         table, scaling = fit(table, agreed), Scaling(**vars(agreed))
     return Schema((len(table.outputs),), table.with_labels(positive), scaling, negative, positive)
+
+
+def _share_findings(agreed: Agreed | None, table: Preprocessing | None, reports: Sequence[SiteReport]) -> Agreed | None:
+    """Add the findings' shares and priors over all sites to the agreed numbers. The numbers stay without findings."""
+    counts = [report.finding_counts for report in reports if report.finding_counts is not None]
+    if not counts:
+        return agreed
+    rows = sum(int(report.class_counts.sum()) for report in reports if report.class_counts is not None)
+    shares, priors = find_shares(np.stack(counts).sum(axis=0, dtype=np.int64), rows)
+    return replace(agreed or Agreed.identity(table), shares=shares, priors=priors)
+
+
+def _find_finding_fault(site: SiteReport, first: SiteReport) -> str:
+    """Describe the first field of a site's counts of findings that is impossible; "" if all are possible."""
+    for name, rows in (
+        ("finding_counts", site.class_counts),
+        ("held_out_findings", site.held_out_counts),
+        ("test_findings", site.test_counts),
+    ):
+        counts, wanted = getattr(site, name), getattr(first, name)
+        if (counts is None) != (wanted is None) or (counts is not None and counts.shape != wanted.shape):
+            sizes = [0 if each is None else len(each) for each in (counts, wanted)]
+            return f"{name} of {sizes[0]} findings, and of {sizes[1]} at {first.label}"
+        if counts is not None and (rows is None or counts.sum(axis=1).max(initial=0) > rows.sum()):
+            return f"{name} of more rows than the site has"
+    return ""
 
 
 def _warn_of_units(table: Preprocessing, reports: Sequence[SiteReport], reported: Sequence[Statistics]) -> None:
@@ -241,6 +272,8 @@ def _difference(first: SiteReport, site: SiteReport, *, labelled: bool) -> tuple
         if labelled and report.has_numbers != (columns is not None and columns.label_type == NUMBER):
             got = f"{'numbers' if report.has_numbers else 'classes'} at {report.label}"
             return "labels", got, "labels of the run config's label-type", _SAME_APP
+    if fault := _find_finding_fault(site, first):
+        return "label-columns", fault, "equal numbers at all sites, of the site's rows", _SAME_APP
     try:
         _ = site.label_values
     except PayloadError as error:

@@ -20,7 +20,7 @@ from payloads.record import PayloadError
 from payloads.wire import METRICS, NUM_EXAMPLES, PAYLOAD, SCALING
 from problems.data import DataSpec, Preprocessing
 from problems.metrics import binary_metrics
-from strategies.method import EXCHANGES
+from strategies.score_counts import EXCHANGES
 from tests.battery.federation import OF_ROWS, Exchange, Run, Wiretap, federate, patients
 from tests.refusals import refuses, states
 

@@ -17,7 +17,7 @@ from apps.server_app import app as server_app
 from apps.sites.rows import own_rows
 from clients.describe import PHASES
 from payloads.handshake import SiteReport
-from payloads.held_out import GroupCounts
+from payloads.held_out import FindingCounts, GroupCounts
 from payloads.record import Payload, specs_of
 from payloads.wire import ARRAYS, CONFIG, METRICS, PAYLOAD, model_record
 from tests.battery.federation import OF_ROWS, Listener, flat_config, patients, serve
@@ -122,7 +122,7 @@ def documented() -> dict[str, set[str]]:
 @pytest.mark.parametrize(
     ("starts", "kinds"),
     [
-        (("handshake", "evaluation"), (SiteReport, GroupCounts)),
+        (("handshake", "evaluation"), (SiteReport, GroupCounts, FindingCounts)),
         (("vertical",), (Credentials, DataSummary, Report)),
         (("`describe`",), tuple(PHASES.values())),
     ],

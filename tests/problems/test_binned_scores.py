@@ -13,7 +13,7 @@ from hypothesis.extra import numpy as hnp
 from payloads.held_out import BINS
 from problems.binned_scores import bounds, centres, codes, find_bins, first_edges, refine, scores_of
 from problems.metrics import accuracy, binary_metrics
-from strategies.method import EXCHANGES
+from strategies.score_counts import EXCHANGES
 
 Bins = tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]  # edges, counts of the classes, bin indices
 FINITE = st.floats(width=32, allow_nan=False, allow_infinity=False)

@@ -329,7 +329,6 @@ def test_the_log_counts_them(folder: Path, tmp_path: Path, caplog: pytest.LogCap
         ({"privacy.epsilon": 1.0}, "privacy.epsilon: .*0 with several labels"),
         ({"site-metrics": True}, "site-metrics: .*of a single label"),
         ({"label-columns": "", "uncertain": "one"}, "'ignore' without label-columns"),
-        ({"partition": "own"}, "label-columns"),
     ],
 )
 def test_what_needs_one_label_is_refused(keys: dict[str, Scalar], match: str) -> None:
