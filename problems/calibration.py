@@ -115,6 +115,26 @@ class Isotonic:
         return {"method": ISOTONIC, "scores": list(self.scores), "probabilities": list(self.probabilities)}
 
 
+@dataclass(frozen=True)
+class Calibrations:
+    """The calibrations of several findings.
+
+    Attributes:
+        of_findings: The calibration of each finding.
+    """
+
+    of_findings: tuple[Platt | Isotonic, ...]
+
+    def __call__(self, scores: Float64[np.ndarray, "n l"]) -> Float64[np.ndarray, "n l"]:
+        """Return the probabilities of scores."""
+        columns = [one(scores[:, index]) for index, one in enumerate(self.of_findings)]
+        return np.stack(columns, axis=1)
+
+    def to_json(self) -> list[dict[str, Any]]:
+        """Return the maps as entries of result.json."""
+        return [one.to_json() for one in self.of_findings]
+
+
 Calibration = Platt | Isotonic
 
 

@@ -14,7 +14,10 @@ Loss = Callable[[torch.Tensor, torch.Tensor], float]
 
 
 def finding_metrics(
-    findings: Findings, scores: Float[np.ndarray, "n findings"], loss: Loss | None = None
+    findings: Findings,
+    scores: Float[np.ndarray, "n findings"],
+    loss: Loss | None = None,
+    thresholds: Sequence[float] | None = None,
 ) -> dict[str, float]:
     """Return the mean of each metric over the findings, and ``auc_NAME``, the AUC of each finding.
 
@@ -22,6 +25,7 @@ def finding_metrics(
         findings: The findings; of each both values must be known.
         scores: The scores.
         loss: See `mean_metrics`.
+        thresholds: See `mean_metrics`.
 
     Raises:
         ValueError: See `mean_metrics`.
@@ -34,13 +38,14 @@ def finding_metrics(
     """
     known = findings.known.T
     rows = [(findings.values[own, index], scores[own, index].astype(np.float64)) for index, own in enumerate(known)]
-    return mean_metrics(findings.names, rows, loss)
+    return mean_metrics(findings.names, rows, loss, thresholds)
 
 
 def mean_metrics(
     names: Sequence[str],
     rows: Sequence[tuple[Int8[np.ndarray, "_"], Float64[np.ndarray, "_"]]],
     loss: Loss | None = None,
+    thresholds: Sequence[float] | None = None,
 ) -> dict[str, float]:
     """Return the mean of each metric over the findings, and ``auc_NAME``, the AUC of each finding.
 
@@ -49,13 +54,14 @@ def mean_metrics(
         rows: The values, 0 or 1, and the scores of the rows in which each finding is known.
         loss: A function of scores (m,), and of whether each is of a positive (m,), the metric ``loss``. None: no such
             metric.
+        thresholds: The smallest score of each finding that counts as 1 in ``accuracy``. None: 0.
 
     Raises:
         ValueError: A score is not a number, or a finding has one value only.
     """
     each = []
-    for labels, own in rows:
-        metrics = binary_metrics(labels, own) | {"accuracy": accuracy(labels, own, 0.0)}
+    for (labels, own), threshold in zip(rows, thresholds or [0.0] * len(rows), strict=True):
+        metrics = binary_metrics(labels, own) | {"accuracy": accuracy(labels, own, threshold)}
         if loss is not None:
             metrics["loss"] = loss(torch.from_numpy(own), torch.tensor(labels == 1))
         each.append(metrics)
@@ -66,6 +72,7 @@ def mean_metrics(
 def finding_intervals(
     findings: Findings,
     scores: Float[np.ndarray, "n findings"],
+    thresholds: Sequence[float] | None = None,
     *,
     resamples: int = 1000,
     confidence: float = 0.95,
@@ -78,6 +85,7 @@ def finding_intervals(
     Args:
         findings: The findings.
         scores: The scores.
+        thresholds: See `mean_metrics`.
         resamples: The number of resamples, at least 1.
         confidence: The share of the resamples inside the interval, in (0, 1).
         seed: The seed of the resamples.
@@ -85,13 +93,13 @@ def finding_intervals(
     Raises:
         ValueError: See `finding_metrics`.
     """
-    values, rng = finding_metrics(findings, scores), np.random.default_rng(seed)
+    values, rng = finding_metrics(findings, scores, None, thresholds), np.random.default_rng(seed)
     draws: dict[str, list[float]] = {name: [] for name in values}
     for _ in range(resamples):
         rows = rng.integers(len(scores), size=len(scores))
         if not all({0, 1} <= {*column} for column in findings.values[rows].T.tolist()):
             continue
-        for name, value in finding_metrics(findings[rows], scores[rows]).items():
+        for name, value in finding_metrics(findings[rows], scores[rows], None, thresholds).items():
             draws[name].append(value)
     tail = (1 - confidence) / 2
     return {

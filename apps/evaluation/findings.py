@@ -4,6 +4,7 @@ from abc import abstractmethod
 from collections.abc import Callable, Sequence
 from functools import partial
 
+import numpy as np
 import torch
 
 from apps.evaluation.losses import measure_loss
@@ -14,7 +15,7 @@ from problems.data import Samples
 from problems.finding_metrics import mean_metrics
 from problems.models import FlatModel
 from problems.site import as_tensor
-from problems.tallies import Tally
+from problems.tallies import NOWHERE, Tally
 
 # a function: the arrays of a model -> the counted scores of the sites' held-out rows, of each finding or the only label
 CountScores = Callable[[list[FloatArray]], list[Tally]]
@@ -32,8 +33,10 @@ class FindingsEvaluator(NetworkEvaluator):
         """
 
     def __call__(self, arrays: Sequence[FloatArray]) -> dict[str, float]:
-        rows = [tally.rows() for tally in self.count(arrays)]
-        return mean_metrics(self.config.data.findings, rows, partial(measure_loss, self.config)) | self.nonzeros(arrays)
+        names, tallies = self.config.data.findings, self.count(arrays)
+        self.tallies = dict(zip(names, tallies, strict=True))
+        rows = [tally.rows() for tally in tallies]
+        return mean_metrics(names, rows, partial(measure_loss, self.config)) | self.nonzeros(arrays)
 
 
 class FindingRowsEvaluator(FindingsEvaluator):
@@ -50,14 +53,16 @@ class FindingRowsEvaluator(FindingsEvaluator):
         assert test.findings is not None
         self.features = as_tensor(test.features, model.dtype, model.device)
         self.findings = test.findings
+        self.sites = np.full(len(test), NOWHERE) if test.sites is None else test.sites
 
     def count(self, arrays: Sequence[FloatArray]) -> list[Tally]:
         self.model.load(arrays)
         scores = self.model.predict(self.features)
         if not torch.isfinite(scores).all():
             raise self.explain_divergence()
-        numbers, values = scores.cpu().numpy(), self.findings.values
-        return [Tally.of_rows(values[own, j], numbers[own, j]) for j, own in enumerate(self.findings.known.T)]
+        numbers, values, sites = scores.cpu().numpy(), self.findings.values, self.sites
+        known = enumerate(self.findings.known.T)
+        return [Tally.of_rows(values[own, j], numbers[own, j], sites[own]) for j, own in known]
 
 
 class FindingCountsEvaluator(FindingsEvaluator):

@@ -15,7 +15,7 @@ from apps.evaluation.after import IMPORTANCE, SUBGROUPS, describe_groups, descri
 from apps.evaluation.bounded import BoundWatch, StallWatch
 from apps.evaluation.models import RowEvaluation, ScoreEvaluator
 from apps.evaluation.networks import add_errors
-from apps.evaluation.selection import Choice, measure
+from apps.evaluation.selection import Choice, choice_of, measure
 from apps.evaluation.sets import column_names, sets_of_run
 from apps.evaluation.site_figures import ROUND_FIGURES, describe, describe_round, has_probabilities
 from apps.evaluation.site_times import SiteTimeEvaluator, check_counted_times
@@ -99,12 +99,12 @@ class Measurement:
         if names:
             phase = TEST_FINDING_COUNTS if test else FINDING_COUNTS
         # The sites count scores by bins. The threshold must be an edge of a bin, so each row is on the correct side.
-        threshold = self.choice.threshold
-        edges = codes([threshold["score"]]).tolist() if test and threshold else []
+        thresholds = [choice_of(self.choice.threshold, name) for name in names or ("",)]
+        edges = [codes([each["score"]]).tolist() if test and each else [] for each in thresholds]
         return evaluation.of_sites(
             config,
             strategy.schema,
-            lambda x: count_scores(strategy, self.server_round, x, phase, [edges] * max(len(names), 1), names),
+            lambda x: count_scores(strategy, self.server_round, x, phase, edges, names),
             lambda x: add_errors(strategy, self.server_round, x, phase),
             lambda x: count_times(strategy, self.server_round, x, timed),
         )
@@ -130,15 +130,15 @@ class Measurement:
         models = self.models(server_round, arrays)
         metrics = evaluator.relate(self.strategy.measured) | measure(evaluator, models)
         fewest_rows = max(LEAST_CELL, self.cells.of_counts(NOWHERE))
-        self.choice = self.choice.take(self.config, server_round, metrics, models, evaluator.tally, fewest_rows)
+        self.choice = self.choice.take(self.config, server_round, metrics, models, evaluator.tallies, fewest_rows)
         if isinstance(evaluator, ScoreEvaluator) and evaluator.score_range and evaluator.sample_format:
             self._bounds = self._bounds or BoundWatch(evaluator.model, evaluator.sample_format.shape)
             if warning := self._bounds.take(*evaluator.score_range):
                 self.warn(server_round, warning)
             if warning := self._stall.take(evaluator.mean_slope, self.strategy.steps()):
                 log(WARNING, "round %d: %s", server_round, warning)
-        if self.config.evaluation.has_figures(server_round, self.config.training) and evaluator.tally is not None:
-            figures = describe_round(evaluator.tally, self.config, self.strategy.roster.reports)
+        if self.config.evaluation.has_figures(server_round, self.config.training) and "" in evaluator.tallies:
+            figures = describe_round(evaluator.tallies[""], self.config, self.strategy.roster.reports)
             self.strategy.report.extras[ROUND_FIGURES] = figures
         return metrics
 
@@ -156,7 +156,7 @@ class Measurement:
             The entries of result.json about the models; and the counted scores from which the figures among these
             entries were computed, if the run has figures.
         """
-        config, evaluation, best = self.config, self.config.evaluation, self.choice.selected
+        evaluation, best = self.config.evaluation, self.choice.selected
         entries: dict[str, Any] = {}
         if best is not None:
             entries["selected"] = {"round": best.server_round, "metric": evaluation.select_by, "value": best.value}
@@ -165,22 +165,31 @@ class Measurement:
         if evaluation.tests:
             evaluator = self.final = self.evaluator(len(self.strategy.roster), test=True)
             entries["test_metrics"] = measure(evaluator, models)
-        elif evaluation.counts and evaluator.tally is None:  # the run was resumed after its last round
+        elif evaluation.counts and not evaluator.tallies:  # the run was resumed after its last round
             measure(evaluator, models)
-        if last_round < config.training.num_server_rounds:
+        if last_round < self.config.training.num_server_rounds:
             entries["stopped"] = {"round": last_round, "patience": evaluation.patience}
-        if not evaluation.counts or evaluator.tally is None:
+        if not evaluation.counts or not evaluator.tallies:
             return entries | left_out(self.cells.withheld), None
-        tally = evaluator.tally
-        if (entry := self.choice.calibration) is not None:
+        if "" in evaluator.tallies:
+            figures, tally = self._describe_label("", evaluator.tallies[""])
+            entries |= figures
+            return entries | self._describe_sets(evaluator, models[""], tally, entries), tally
+        found = {name: self._describe_label(name, tally)[0] for name, tally in evaluator.tallies.items()}
+        return entries | {"findings": found} | left_out(self.cells.withheld), None
+
+    def _describe_label(self, name: str, tally: Tally) -> tuple[dict[str, Any], Tally]:
+        """Return the entries about a finding, or about the single label, "", and its tally with the calibration."""
+        entries: dict[str, Any] = {}
+        if (entry := choice_of(self.choice.calibration, name)) is not None:
             calibrated = replace(tally, probability_of=read_calibration(entry))
-            figures = {name: point_figures(rows) for name, rows in (("before", tally), ("after", calibrated))}
+            figures = {time: point_figures(rows) for time, rows in (("before", tally), ("after", calibrated))}
             entries["calibration"] = entry | {
-                name: {figure: every[figure] for figure in (BRIER, ECE)} for name, every in figures.items()
+                time: {figure: every[figure] for figure in (BRIER, ECE)} for time, every in figures.items()
             }
             tally = calibrated
-        entries |= describe(tally, config, self.strategy.roster.reports, self.choice.threshold)
-        return entries | self._describe_sets(evaluator, models[""], tally, entries), tally
+        threshold = choice_of(self.choice.threshold, name)
+        return entries | describe(tally, self.config, self.strategy.roster.reports, threshold), tally
 
     def describe_survival(self, arrays: list[FloatArray], entries: Mapping[str, Any]) -> dict[str, Any] | None:
         """Return the content of survival.json, after `describe`. None: the rows have no times.

@@ -112,7 +112,7 @@ class ModelEvaluator(ScoreEvaluator):
     def scores(self, arrays: Sequence[FloatArray]) -> tuple[NDArray[np.int8], torch.Tensor]:
         logits = self.predict(arrays)
         if self.config.evaluation.counts:
-            self.tally = Tally.of_rows(self.labels, logits.cpu().numpy(), self.sites)
+            self.tallies = {"": Tally.of_rows(self.labels, logits.cpu().numpy(), self.sites)}
         return self.labels.astype(np.int8, copy=False), logits
 
 
@@ -125,8 +125,9 @@ class HeldOutEvaluator(ScoreEvaluator):
         self.count_scores = count_scores
 
     def scores(self, arrays: Sequence[FloatArray]) -> tuple[NDArray[np.int8], torch.Tensor]:
-        (self.tally,) = self.count_scores(list(arrays))
-        labels, scores = self.tally.rows()
+        (tally,) = self.count_scores(list(arrays))
+        self.tallies = {"": tally}
+        labels, scores = tally.rows()
         return labels, torch.from_numpy(scores)
 
 

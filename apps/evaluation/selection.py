@@ -3,8 +3,9 @@
 The run-config keys ``select-by``, ``threshold-at`` and ``calibration`` turn them on.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Any, Self
 
 import numpy as np
@@ -47,8 +48,9 @@ class Choice:
     Attributes:
         selected: The best model. None if the run does not select models.
         threshold: The threshold of the selected model or, without selection, of the newest model; see
-            `choose_threshold`.
-        calibration: The calibration of the same model, as an entry of result.json. None: no calibration.
+            `choose_threshold`. With findings, such thresholds by the name of the finding. None: no threshold.
+        calibration: The calibration of the same model, as an entry of result.json; with findings by name. None: no
+            calibration.
     """
 
     selected: Selected | None = None
@@ -61,7 +63,7 @@ class Choice:
         server_round: int,
         metrics: Mapping[str, float],
         models: Mapping[str, Sequence[FloatArray]],
-        tally: Tally | None,
+        tallies: Mapping[str, Tally],
         fewest_rows: int = LEAST_CELL,
     ) -> Self:
         """Return the choice after an evaluation.
@@ -71,7 +73,7 @@ class Choice:
             server_round: The evaluated round.
             metrics: The round's metrics.
             models: The round's models, as in `Selected`.
-            tally: The counted scores of the evaluated rows.
+            tallies: The counted scores of the evaluated rows, see `Evaluator`.
             fewest_rows: The fewest rows of a step of an isotonic calibration.
 
         Raises:
@@ -81,15 +83,31 @@ class Choice:
         selected, threshold, calibration = self.selected, self.threshold, self.calibration
         if metric:
             selected = select(selected, metric, server_round, metrics, models)
-        if tally is not None and (selected is None or selected.server_round == server_round):
-            threshold = choose_threshold(tally, config) if evaluation.rule else None
+        if tallies and (selected is None or selected.server_round == server_round):
+            threshold = _choose_each(tallies, partial(choose_threshold, config=config)) if evaluation.rule else None
             if evaluation.calibrates:
-                calibration = fit_calibration(evaluation.calibration, tally, fewest_rows).to_json()
+                fit = partial(fit_calibration, evaluation.calibration, min_rows=fewest_rows)
+                calibration = _choose_each(tallies, lambda tally: fit(tally).to_json())
         return type(self)(selected, threshold, calibration)
 
     def ends(self, patience: int) -> bool:
         """Return whether a run with this patience ends now. Patience 0 never ends a run."""
         return bool(patience) and self.selected is not None and self.selected.waited >= patience
+
+
+def _choose_each(tallies: Mapping[str, Tally], choose: Callable[[Tally], dict[str, Any]]) -> dict[str, Any]:
+    chosen = {name: choose(tally) for name, tally in tallies.items()}
+    return chosen.get("", chosen)
+
+
+def choice_of(entry: dict[str, Any] | None, name: str) -> dict[str, Any] | None:
+    """Return the choice for a finding, or for the single label, "".
+
+    Args:
+        entry: A field of `Choice`.
+        name: The name of the finding.
+    """
+    return entry[name] if entry and name else entry
 
 
 NO_CHOICE = Choice()

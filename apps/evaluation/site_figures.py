@@ -156,6 +156,8 @@ def describe_in_words(result: Mapping[str, Any], config: RunConfig) -> Iterator[
         result: The content of result.json.
         config: The run config.
     """
+    for name, entry in result.get("findings", {}).items():
+        yield from (f"{name}: {text}" for text in describe_in_words(entry, config))
     if (everyone := result.get("all")) is None:
         return
     rows = result["figures_on"]

@@ -10,6 +10,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field
+from types import MappingProxyType
 from typing import Any, Protocol
 
 from flwr.app import Context, Message
@@ -131,7 +132,8 @@ class Evaluator(ABC):
         at_sites: The names of the entries that each site keeps, so the run's model files lack them.
         columns: The encoding of raw rows as the model's features, if the rows come from a table.
         sample_format: The form of the samples in their files, if the samples have labels.
-        tally: The histogram of the newest model's scores. None if there are no scores, or if no figure needs them.
+        tallies: The histograms of the newest model's scores by finding; of a single label under the name "". Empty if
+            there are no scores, or if no figure needs them.
         notes: Further lines about the data, for the log.
         groups: The columns of ``subgroups``, with their values.
     """
@@ -143,7 +145,7 @@ class Evaluator(ABC):
     at_sites: frozenset[str] = frozenset()
     columns: Preprocessing | None = None
     sample_format: SampleFormat | None = None
-    tally: Tally | None = None
+    tallies: Mapping[str, Tally] = MappingProxyType({})
     notes: tuple[str, ...] = ()
     groups: tuple[Subgroups, ...] = ()
 

@@ -213,9 +213,6 @@ class EvaluationSettings(Settings):
             if needs_scores and spec.has_numbers:
                 allowed = f"{none}, since with label-type 'number' rows have no classes"
                 raise ConfigError(key, got=repr(value), allowed=allowed, hint=f"remove {key}")
-            if needs_scores and spec.findings:
-                allowed = f"{none}, since these figures are of a single label"
-                raise ConfigError(key, got=repr(value), allowed=allowed, hint=f"remove {key}, or label-columns")
             if needs_scores and spec.has_times:
                 allowed = f"{none}, since these figures ignore the times to an event"
                 raise ConfigError(key, got=repr(value), allowed=allowed, hint=f"remove {key}")
@@ -231,7 +228,14 @@ class EvaluationSettings(Settings):
                 raise ConfigError(key, got=got, allowed=allowed, hint=hint)
 
     def _check_after(self, strategy: str, training: TrainingSettings, spec: DataSpec, *, possible: bool) -> None:
-        for key, value, none in (("subgroups", spec.subgroups, "''"), ("importance", self.importance, "0")):
+        for key, value, none in (
+            ("subgroups", spec.subgroups, "''"),
+            ("importance", self.importance, "0"),
+            ("site-metrics-every", self.site_metrics_every if spec.findings else 0, "0"),
+        ):
+            if value and spec.findings:
+                allowed = f"{none}, since these figures are of a single label"
+                raise ConfigError(key, got=repr(value), allowed=allowed, hint=f"remove {key}, or label-columns")
             if value and not possible:
                 allowed = f"{none}, since with strategy {strategy!r} and loss {training.loss!r} no server scores rows"
                 raise ConfigError(key, got=repr(value), allowed=allowed, hint=f"remove {key}")

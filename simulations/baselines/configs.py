@@ -40,7 +40,9 @@ def samples_per_round(config: RunConfig, rows: Rows) -> int:
     flat = fit_batches(flatten(config.resolve()), rows)
     own: list[str] = [key for key in ("fedx.positive-batch-size", "fedx.negative-batch-size") if key in flat]
     keys = own or ["batch-size"]
-    return config.training.local_steps * (sum(int(flat[key]) for key in keys) or len(rows.train))
+    rows_of_step = sum(int(flat[key]) for key in keys) or len(rows.train)
+    draws = len(config.data.findings) if own else 0  # each finding has its own pairs
+    return config.training.local_steps * rows_of_step * max(draws, 1)
 
 
 def fit_batches(flat: Mapping[str, Scalar], rows: Rows) -> dict[str, Scalar]:
@@ -52,7 +54,7 @@ def fit_batches(flat: Mapping[str, Scalar], rows: Rows) -> dict[str, Scalar]:
     """
     negatives, positives = rows.counts
     largest = {
-        "batch-size": negatives + positives,
+        "batch-size": len(rows.train),
         "fedx.positive-batch-size": positives,
         "fedx.negative-batch-size": negatives,
     }
@@ -76,6 +78,7 @@ def reference_config(config: RunConfig, folder: Path) -> dict[str, Scalar]:
         flat |= {"time-column": config.data.time_column or "time", "horizon": config.evaluation.horizon}
         borders = config.data.time_borders or TIMED.get(config.data.dataset, "")
         flat |= {"dataset": "csv", "time-borders": borders}
+    flat |= {"label-columns": config.data.label_columns}
     noise = ("fedx.pool-epsilon", "fedx.prediction-noise")
     return flat | {key: 0.0 for key in noise if key in flat}
 

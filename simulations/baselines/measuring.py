@@ -57,8 +57,10 @@ def compare_scores(
         reference: The second model's scores, whose metric is subtracted.
 
     Returns:
-        The difference. None: no two rows with times are comparable.
+        The difference. None: no two rows with times are comparable, or rows have findings.
     """
+    if test.findings is not None:
+        return None
     if test.periods is None:
         return paired_difference(test.labels, scores, reference)
     try:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 from flwr.app import Context, RecordDict
@@ -18,6 +19,7 @@ from apps.sites.site_config import at_site
 from clients.base import Site
 from problems.data import FederatedData, Preprocessing, SampleFormat, Samples
 from problems.data.disturb import validation_split
+from problems.data.findings import Findings
 from problems.data.image_rows import concatenate
 from problems.data.samples import as_float32
 from problems.data.times import Periods
@@ -47,8 +49,17 @@ class Rows:
 
     @property
     def counts(self) -> tuple[int, int]:
-        """The numbers of negatives and of positives among the training rows."""
+        """The numbers of negatives and of positives among the training rows; with findings the largest numbers."""
+        if self.train.findings is not None:
+            zeros, ones = self.train.findings.counts.max(axis=0).tolist()
+            return zeros, ones
         return len(self.train.negatives), len(self.train.positives)
+
+    @property
+    def positives(self) -> int:
+        """The number of positives among the training rows; with findings of ones."""
+        findings = self.train.findings
+        return len(self.train.positives) if findings is None else int(findings.counts[:, 1].sum())
 
     def hold_out(self, seed: int, site: int) -> Rows | None:
         """Return rows with a fifth of the training rows moved to the validation rows.
@@ -144,7 +155,7 @@ def gather(
             validation = [_open_rows(site.held_out, site.least_cell) for site in sites]
         shares = [rows for rows in validation if rows is not None]
         everyone = _concatenate(shares) if shares else None
-    test = Samples(as_float32(test.features), test.labels, periods=test.periods)
+    test = Samples(as_float32(test.features), test.labels, periods=test.periods, findings=test.findings)
     pooled = Rows(_join(sites), test, everyone)
     alone = [
         Rows(_join([site]), test, own if own is not None and has_outcomes(own) else None)
@@ -157,8 +168,10 @@ def has_outcomes(rows: Samples) -> bool:
     """Return whether both classes occur among some rows; with times, whether some rows determine a concordance.
 
     Args:
-        rows: The rows.
+        rows: The rows. With findings, both values of each must occur.
     """
+    if rows.findings is not None:
+        return bool(rows.findings.counts.all())
     if rows.periods is None:
         return bool(len(rows.positives) and len(rows.negatives))
     value, _ = derive_rows(rows.periods.exits, rows.labels, np.zeros(len(rows)), rows.periods.entries)
@@ -185,19 +198,26 @@ def _open_rows(held: Site | None, least_cell: int) -> Samples | None:
 
 
 def _take(rows: Samples, chosen: np.ndarray) -> Samples:
-    return Samples(
-        rows.features[chosen], rows.labels[chosen], periods=None if rows.periods is None else rows.periods[chosen]
-    )
+    periods = None if rows.periods is None else rows.periods[chosen]
+    return Samples(rows.features[chosen], rows.labels[chosen], periods=periods, findings=_count(rows.findings, chosen))
+
+
+def _count(findings: Findings | None, rows: Any = slice(None)) -> Findings | None:
+    """Return the findings of rows, with these rows' shares and priors."""
+    return None if findings is None else Findings.of(findings.values[rows], findings.names)
 
 
 def _join(sites: Sequence[Site]) -> Samples:
     """Return the rows of some sites, one site after another."""
     features, labels = zip(*((rows_of(site.features), site.labels.cpu().numpy()) for site in sites), strict=True)
     periods = Periods.join([site.periods for site in sites])
-    return Samples(concatenate(features, np.float32), np.concatenate(labels).astype(np.int8), periods=periods)
+    findings = _count(Findings.join([site.findings for site in sites]))
+    labels = np.concatenate(labels).astype(np.int8)
+    return Samples(concatenate(features, np.float32), labels, periods=periods, findings=findings)
 
 
 def _concatenate(parts: Sequence[Samples]) -> Samples:
     features = concatenate([part.features for part in parts])
     periods = Periods.join([part.periods for part in parts])
-    return Samples(features, np.concatenate([part.labels for part in parts]), periods=periods)
+    findings = _count(Findings.join([part.findings for part in parts]))
+    return Samples(features, np.concatenate([part.labels for part in parts]), periods=periods, findings=findings)

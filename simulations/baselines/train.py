@@ -28,14 +28,14 @@ def check_baselines(config: RunConfig) -> None:
 
     Raises:
         ConfigError: The strategy trains no model, each site has some columns of all rows (vertical learning), the data
-            set has no test rows, or the run has numbers as labels, several labels, offsets, or local batch norms.
+            set has no test rows, or the run has numbers as labels, offsets, or local batch norms.
     """
     data = config.data
-    kinds = {"label-columns": data.findings, "label-type": data.has_numbers, "offset-column": data.offset_column}
+    kinds = {"label-type": data.has_numbers, "offset-column": data.offset_column}
     kinds |= {"batch-norm 'local'": config.run.batch_norm == LOCAL_NORMS}
     if key := next((key for key, value in kinds.items() if value), ""):
         got, hint = f"a run with {key}", "remove --baselines"
-        allowed = "a run with one label for each row, which is a class, without offsets and local batch norms"
+        allowed = "a run whose labels are classes, without offsets and local batch norms"
         raise ConfigError("--baselines", got=got, allowed=allowed, hint=hint)
     if config.algorithm.sites.hold_columns:
         got = f"strategy {config.run.strategy!r}, whose parties have different columns"

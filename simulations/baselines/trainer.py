@@ -34,6 +34,8 @@ from apps.sites import resources
 from clients.base import MethodClient
 from problems.data import Samples
 from problems.data.doubts import silence
+from problems.errors import join_first
+from problems.finding_metrics import finding_metrics
 from problems.intervals import AUC
 from problems.metrics import binary_metrics
 from problems.objectives.classification import CROSS_ENTROPY
@@ -42,7 +44,7 @@ from simulations.arguments import add_directory
 from simulations.baselines.comparison import FEDERATED, Result
 from simulations.baselines.configs import fit_batches, minimise_cross_entropy, reference_config, samples_per_round
 from simulations.baselines.measuring import compare_scores, measure_times, score_rows
-from simulations.baselines.rows import HELD_OUT, Gathered, Rows, fold_seed
+from simulations.baselines.rows import HELD_OUT, Gathered, Rows, fold_seed, has_outcomes
 from simulations.engines.launch import run_federation, run_reference
 from simulations.references.penalised import FOLDS, fit_penalised
 from simulations.results.output import log_off
@@ -116,7 +118,8 @@ class Trainer:
     def solved(self) -> bool:
         """Whether the references are logistic regressions at their optimum."""
         linear = self.config.run.model in LINEAR
-        return linear and self.config.training.loss == CROSS_ENTROPY and self.config.algorithm.table != "composite"
+        plain = self.config.algorithm.table != "composite" and not self.config.data.findings
+        return linear and self.config.training.loss == CROSS_ENTROPY and plain
 
     @property
     def is_cox(self) -> bool:
@@ -161,6 +164,10 @@ class Trainer:
         negatives, positives = rows.counts
         if self.config.data.has_times and not positives:
             return Result(name, len(rows.train), 0, {}, f"no event in {len(rows.train):,} rows")
+        if (findings := rows.train.findings) is not None and not has_outcomes(rows.train):
+            lacking = [name for name, counts in zip(findings.names, findings.counts, strict=True) if not counts.all()]
+            reason = f"one value only of {join_first(lacking, 8)}"
+            return Result(name, len(rows.train), rows.positives, {}, reason)
         if not (negatives and positives) and not self.config.data.has_times:
             reason = f"one class only, {positives:,} positives and {negatives:,} negatives"
             return Result(name, len(rows.train), positives, {}, reason)
@@ -170,7 +177,7 @@ class Trainer:
                     return self._solve(name, self.folder / folder, rows, site)
                 return self._choose(name, self.folder / folder, rows, site)
         except (*EXPECTED, RunFailedError) as error:
-            return Result(name, len(rows.train), positives, {}, str(error))
+            return Result(name, len(rows.train), rows.positives, {}, str(error))
         finally:
             shutil.rmtree(self.folder / "candidates", ignore_errors=True)
 
@@ -199,7 +206,7 @@ class Trainer:
         return Result(
             name,
             len(rows.train),
-            len(rows.train.positives),
+            rows.positives,
             metrics,
             curve=curve,
             samples=samples,
@@ -209,6 +216,8 @@ class Trainer:
 
     def _measure(self, run: RunRecord, test: Samples) -> dict[str, float]:
         """Return the metrics of the federated run's scores of the rows that evaluate the references."""
+        if test.findings is not None and self.scores is not None:
+            return finding_metrics(test.findings, self.scores)
         if test.periods is not None and self.gathered.columns is not None:
             return measure_times(run, test, self.gathered.columns)
         return binary_metrics(test.labels, self.scores) if AUC in run.metrics and self.scores is not None else {}

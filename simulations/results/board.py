@@ -294,6 +294,33 @@ def describe_findings(run: RunRecord) -> str:
     return f"The model scores {len(figures)} labels. On {rows} its mean AUC is {mean}, from {texts[0]} to {texts[1]}."
 
 
+def tabulate_findings(run: RunRecord) -> Table | None:
+    """Return the figures of each finding. None: a run with other labels, or without figures, thresholds, calibration.
+
+    Args:
+        run: The run.
+    """
+    if not (entries := run.result.get("findings")):
+        return None
+    rows = []
+    for name, entry in entries.items():
+        everyone = entry["all"]
+        cells: dict[str, Any] = {"finding": name, "rows": everyone["rows"], "positives": everyone["positives"]}
+        if AUC in everyone:
+            cells[AUC] = everyone[AUC] and (format_figure(everyone[AUC]), everyone[AUC][0])
+            of_sites = [site[AUC][0] for site in entry["sites"] if site[AUC]]
+            cells["lowest of a site"] = format_metric(min(of_sites)) if of_sites else None
+        if "calibration" in entry:
+            cells |= {figure: format_metric(entry["calibration"]["after"][figure]) for figure in (BRIER, ECE)}
+        if chosen := entry.get("threshold"):
+            cells["threshold"] = format_cell(chosen["score"], 4)
+            cells |= {rate: format_cell(chosen[rate], 3) for rate in ("sensitivity", "specificity")}
+        rows.append(cells)
+    on = Board(run, {}).rows_in_words
+    caption = f"figures of each finding on {on}; sensitivity and specificity are of validation rows"
+    return Table(caption, list(rows[0]), [list(cells.values()) for cells in rows])
+
+
 def describe_numbers(run: RunRecord) -> str:
     """Return the result of a run whose labels are numbers in one sentence; "" for a run with other labels.
 

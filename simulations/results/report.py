@@ -27,7 +27,14 @@ from payloads.site_names import label_entry, label_site
 from problems.errors import require
 from problems.intervals import FIGURES
 from simulations.results.after import tabulate_importance, tabulate_subgroups
-from simulations.results.board import NO_BASELINES, NO_LABELS, Board, describe_findings, describe_numbers
+from simulations.results.board import (
+    NO_BASELINES,
+    NO_LABELS,
+    Board,
+    describe_findings,
+    describe_numbers,
+    tabulate_findings,
+)
 from simulations.results.board_figures import draw_board
 from simulations.results.compare import Comparison
 from simulations.results.described import read_description
@@ -49,7 +56,7 @@ NAME = "report.html"
 # the parts of a finished run's page, which are None if a run does not have them
 _PARTS = (
     *("threshold", "counts", "decisions", "recalibration", "recalibrations", "subgroups", "importance"),
-    *("metrics", "calibration", "survival_by_site"),
+    *("metrics", "calibration", "survival_by_site", "findings"),
 )
 _PANEL = (4.2, 3.4)  # inches of a panel of a single run, which a phone can show
 
@@ -111,7 +118,8 @@ def _describe(run: RunRecord) -> dict[str, Any] | None:
         return None
     board = Board.of(run)
     if not (board.is_binary or board.is_timed):
-        return {"headline": describe_numbers(run) or describe_findings(run) or NO_LABELS, "checklist": None}
+        headline = describe_numbers(run) or describe_findings(run) or NO_LABELS
+        return {"headline": headline, "checklist": None, "findings": tabulate_findings(run)}
     common = {
         "headline": board.headline(),
         "comparison": board.comparison(),

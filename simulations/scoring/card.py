@@ -6,6 +6,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
+import numpy as np
+
 from apps.evaluation.metric_names import add_suffix
 from apps.evaluation.small_cells import describe_left_out
 from apps.run_directory.curves import rows_in_words
@@ -14,7 +16,7 @@ from problems.data.spec import DATASETS, GENERIC, PARTITIONS
 from problems.models import MODELS
 from problems.objectives.classification import CROSS_ENTROPY
 from problems.objectives.number_losses import POISSON
-from simulations.results.board import Board
+from simulations.results.board import Board, tabulate_findings
 from simulations.results.output import format_cell, format_megabytes, format_metric
 from simulations.results.records import METRICS
 from simulations.results.survival_board import describe_calibration, read_survival, tabulate_metrics, tabulate_sites
@@ -111,10 +113,12 @@ def _uses(model: TrainedModel) -> str:
         return _describe_means(model)
     if model.timed:
         return _describe_risk(model)
-    if (entry := model.record.result.get("calibration")) is not None and model.is_left:
+    if entries := [entry["calibration"] for entry in model.chosen_entries if "calibration" in entry]:
+        after, before = (np.mean([entry[time]["ece"] for entry in entries]) for time in ("after", "before"))
+        each, mean = (" for each finding", "mean ") if model.findings else ("", "")
         return (
-            f"Probabilities come from the scores by {entry['method']}, fitted on validation rows. On the test rows the "
-            f"expected calibration error is {entry['after']['ece']:.4f} ({entry['before']['ece']:.4f} without it)."
+            f"Probabilities come from the scores by {entries[0]['method']}, fitted on validation rows{each}. On the "
+            f"test rows the {mean}expected calibration error is {after:.4f} ({before:.4f} without it)."
         )
     if loss == CROSS_ENTROPY:
         return (
@@ -251,6 +255,8 @@ def _evaluation(model: TrainedModel, board: Board) -> str:
     parts = [f"Measured on {rows}.\n\n{make_table(['metric', 'value'], cells)}"] if named else []
     if model.is_left and (survival := read_survival(model.record)):
         parts = [show_part(tabulate_metrics(model.record, survival)), *_curves(survival)]
+    if model.is_left and (table := tabulate_findings(model.record)):
+        parts.append(show_part(table))
     return "\n\n".join((_answers(board) + parts + _figures(result)) if model.is_left else parts)
 
 

@@ -76,7 +76,7 @@ def predict(
     """
     from apps.config import ConfigError
     from apps.evaluation.labels import join_labels
-    from problems.calibration import IDENTITY
+    from problems.calibration import IDENTITY, Calibrations
     from problems.data.spec import parse_names
     from simulations.scoring.additive import OPTION, AdditiveModel
     from simulations.scoring.model import load  # imported here, since scikit-learn takes a second to load
@@ -86,9 +86,8 @@ def predict(
     from simulations.scoring.thresholds import Threshold
 
     trained = load(run, model, allow_unseen=allow_unseen)
-    if threshold and (trained.numeric or trained.timed or trained.findings):
+    if threshold and (trained.numeric or trained.timed):
         kind = "rows of this run have times" if trained.timed else "the labels of this run are numbers"
-        kind = "rows of this run have several labels" if trained.findings else kind
         allowed, hint = f"'', since {kind}", "remove --threshold"
         raise ConfigError("--threshold", got=repr(threshold), allowed=allowed, hint=hint)
     chosen = Threshold.parse(threshold, trained) if threshold else None
@@ -108,7 +107,9 @@ def predict(
     content = f"probability of the positive label {join_labels(trained.sample_format.positive_labels)}"
     if trained.numeric:
         content = f"mean of column {trained.label_column!r}"
-    maps: list[Any] = [trained.means] if trained.numeric else [IDENTITY, trained.calibration]
+    calibrations = trained.calibration  # the first columns of a table of scores are of the first finding
+    first = calibrations.of_findings[0] if isinstance(calibrations, Calibrations) else calibrations
+    maps: list[Any] = [trained.means] if trained.numeric else [IDENTITY, first]
     if trained.timed:
         content = "risk scores, larger for an earlier event"
         maps = [partial(survive, baseline, times=at) if baseline is not None else lambda risk: risk[:0]]

@@ -16,7 +16,7 @@ from torch import nn
 
 from apps.config import ConfigError
 from apps.run_directory.versions import NAME, project_version
-from problems.calibration import IDENTITY, Calibration, Platt
+from problems.calibration import IDENTITY, Calibration, Calibrations, Platt
 from problems.data.formats.uci import base_codes
 from problems.data.preprocessing import Preprocessing
 from problems.errors import importable, require
@@ -124,7 +124,7 @@ class Scorer(nn.Module):
         network: nn.Module,
         preprocessing: Preprocessing | None,
         pixels: bool,
-        calibration: Calibration | None = IDENTITY,
+        calibration: Calibration | Calibrations | None = IDENTITY,
         loss: str = "",
         baseline: Baseline | None = None,
     ) -> None:
@@ -166,11 +166,14 @@ class Scorer(nn.Module):
         return score, _calibrate(score, self.calibration)
 
 
-def _calibrate(score: torch.Tensor, calibration: Calibration) -> torch.Tensor:
-    """Return the probabilities of scores (n,).
+def _calibrate(score: torch.Tensor, calibration: Calibration | Calibrations) -> torch.Tensor:
+    """Return the probabilities of scores (n,), or of scores (n, findings).
 
     An isotonic calibration is a piecewise linear map, computed as a sum of a ramp for each interval between its knots.
     """
+    if isinstance(calibration, Calibrations):
+        columns = [_calibrate(score[:, index], one) for index, one in enumerate(calibration.of_findings)]
+        return torch.stack(columns, dim=1)
     if isinstance(calibration, Platt):
         return torch.sigmoid(calibration.slope * score.double() + calibration.intercept).float()
     knots, values = (
@@ -289,7 +292,7 @@ def _metadata(model: TrainedModel) -> dict[str, str]:
 def _labels(model: TrainedModel) -> dict[str, str]:
     """Return the metadata about labels."""
     if model.findings:
-        return {"findings": json.dumps(model.findings)}
+        return {"findings": json.dumps(model.findings), **_choices(model)}
     if model.numeric:
         return {"label": model.label_column, "loss": model.config.training.loss}
     if not model.timed or model.preprocessing is None:
@@ -301,11 +304,16 @@ def _labels(model: TrainedModel) -> dict[str, str]:
 def _classes(model: TrainedModel) -> dict[str, str]:
     """Return the metadata about labels that are classes."""
     return {
-        "threshold": str(model.threshold),
-        "calibration": json.dumps(model.calibration.to_json()),
+        **_choices(model),
         "negative_labels": json.dumps(model.sample_format.negative_labels),
         "positive_labels": json.dumps(model.sample_format.positive_labels),
     }
+
+
+def _choices(model: TrainedModel) -> dict[str, str]:
+    """Return the metadata about thresholds and calibrations; lists of findings' values."""
+    threshold = str(model.threshold) if isinstance(model.threshold, float) else json.dumps(model.threshold.tolist())
+    return {"threshold": threshold, "calibration": json.dumps(model.calibration.to_json())}
 
 
 def _categories(preprocessing: Preprocessing, base: dict[str, str]) -> dict[str, list[str]]:

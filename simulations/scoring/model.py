@@ -21,7 +21,7 @@ from sklearn.utils import RegressorTags
 from apps.config import ConfigError, parse_run_config
 from apps.evaluation.survival import read_baseline
 from apps.evaluation.times import find_horizon
-from problems.calibration import Calibration, read_calibration
+from problems.calibration import Calibration, Calibrations, read_calibration
 from problems.data import DataError, SampleFormat
 from problems.data.formats.uci import base_codes
 from problems.data.image_rows import ImageRows
@@ -109,8 +109,10 @@ class TrainedModel(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         server_round: The model's round.
         is_left: Whether the final metrics in result.json belong to this model.
         threshold: The minimum score that `predict` calls positive: the run's threshold for this model, or else 0, the
-            score of probability one half.
+            score of probability one half. With findings an array of such scores.
         calibration: The map from scores to probabilities: the run's calibration of this model, or else the sigmoid.
+            With findings such a map for each finding.
+        chosen_entries: The entries of result.json about this model: of each finding, or of the single label.
         sample_format: The form of the run's samples.
         preprocessing: The preprocessing of the run's table. None: the run was not trained on a table.
         network: The network, which maps features to scores.
@@ -139,8 +141,15 @@ class TrainedModel(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         self.server_round: int = (self.selected or {}).get("round", self.record.result["rounds"])
         result = self.record.result
         self.is_left = self.chosen == (BEST if "selected" in result else LAST)
-        self.threshold = float(result["threshold"]["score"]) if self.is_left and "threshold" in result else 0.0
-        self.calibration: Calibration = read_calibration(result.get("calibration") if self.is_left else None)
+        of_findings = result.get("findings", {}) if self.findings else {}
+        entries = [of_findings.get(name, {}) for name in self.findings] if self.findings else [result]
+        self.chosen_entries: list[dict[str, Any]] = entries if self.is_left else [{} for _ in entries]
+        thresholds = [float(entry.get("threshold", {"score": 0})["score"]) for entry in self.chosen_entries]
+        calibrations = [read_calibration(entry.get("calibration")) for entry in self.chosen_entries]
+        self.threshold: float | NDArray[np.float64] = np.array(thresholds) if self.findings else thresholds[0]
+        self.calibration: Calibration | Calibrations = (
+            Calibrations(tuple(calibrations)) if self.findings else calibrations[0]
+        )
         self.baseline: Baseline | None = None
         if self.timed and self.preprocessing is not None:
             of_last = result if self.server_round == result["rounds"] else {}  # the baseline of Cox is of this round

@@ -72,8 +72,8 @@ def score_file(
         A table with one row for each scored row, in the same order. Its columns are the copied columns, for images
         ``file``, and ``score`` and ``probability``, ``predicted`` with a threshold, and the further columns. If the
         labels are numbers: ``score``, ``mean`` and the further columns. If rows have times: ``risk_score``,
-        ``survival_t`` for each time, and the further columns. If rows have findings: ``score_NAME`` and
-        ``probability_NAME`` of each finding.
+        ``survival_t`` for each time, and the further columns. If rows have findings: ``score_NAME``,
+        ``probability_NAME`` and, with a threshold, ``predicted_NAME`` of each finding.
 
     Raises:
         ConfigError: A function refuses the model.
@@ -92,8 +92,11 @@ def score_file(
         computed = {RISK: scores, **dict(zip(map(name_column, times), survival, strict=True))}
     elif model.findings:
         computed = {}
-        for name, score, likely in zip(model.findings, scores.T, model.calibration(scores).T, strict=True):
-            computed |= {f"{SCORE}_{name}": score, f"{PROBABILITY}_{name}": likely}
+        likely = model.calibration(scores)
+        parts = {SCORE: scores, PROBABILITY: likely}
+        parts |= {} if threshold is None else {PREDICTED: threshold.predict(scores, likely)}
+        for index, name in enumerate(model.findings):
+            computed |= {f"{part}_{name}": columns[:, index] for part, columns in parts.items()}
     else:
         likely = model.calibration(scores)
         computed = {SCORE: scores, PROBABILITY: likely}
@@ -213,13 +216,12 @@ def evaluate_file(
         timed = measure_times(model, rows.features, labels, scores.astype(np.float64), **options)
         counts, positive = (len(labels), int(labels.sum())), model.sample_format.positive_labels
         return Measured(model.record.name, model.chosen, positive, *counts, None, resamples, confidence, seed, timed)
-    likely, called = model.calibration(scores), scores.astype(np.float64) >= model.threshold
+    threshold = float(model.threshold)
+    likely, called = model.calibration(scores), scores.astype(np.float64) >= threshold
     metrics = scored_metrics(labels, scores, likely, called, **options)
     counts = len(labels), int(labels.sum())
     positive = model.sample_format.positive_labels
-    return Measured(
-        model.record.name, model.chosen, positive, *counts, model.threshold, resamples, confidence, seed, metrics
-    )
+    return Measured(model.record.name, model.chosen, positive, *counts, threshold, resamples, confidence, seed, metrics)
 
 
 def _measure_findings(
@@ -243,7 +245,9 @@ def _measure_findings(
         findings = make_findings(np.asarray(rows.labels), model.findings, spec)
     findings.check(np.arange(len(findings)), str(path))
     scores = model.decision_function(features)
-    metrics = finding_intervals(findings, scores, resamples=resamples, confidence=confidence, seed=seed)
+    thresholds = np.asarray(model.threshold).tolist()
+    options: dict[str, Any] = {"resamples": resamples, "confidence": confidence, "seed": seed}
+    metrics = finding_intervals(findings, scores, thresholds, **options)
     name, count = model.record.name, len(findings)
     return Measured(name, model.chosen, (), count, None, None, resamples, confidence, seed, metrics)
 

@@ -24,12 +24,13 @@ class Threshold:
     """A threshold.
 
     Attributes:
-        value: The smallest positive score or, with ``likely``, the smallest positive probability.
+        value: The smallest positive score or, with ``likely``, the smallest positive probability. An array (l,): of
+            each finding.
         likely: Whether the value is a probability.
         words: The threshold's origin, for a person.
     """
 
-    value: float
+    value: float | NDArray[np.float64]
     likely: bool
     words: str
 
@@ -57,14 +58,20 @@ class Threshold:
 
     @classmethod
     def _of_run(cls, text: str, model: TrainedModel) -> Threshold:
-        result = model.record.result if model.is_left else {}
-        if text == RUN and (chosen := result.get("threshold")):
-            return cls(model.threshold, False, f"score {model.threshold:.6g}, the run's {chosen['at']}")
-        entry = result.get("all", {}).get("by_score")
-        if text == YOUDEN and entry is not None:
-            score, index = ScoreGroups.from_json(entry).youden()
-            words = f"score {score:.6g}, with Youden's index {index:.3f} on the run's {result['figures_on']}"
-            return cls(score, False, words)
+        values, words = list[float](), list[str]()
+        for entry in model.chosen_entries:
+            if text == RUN and (chosen := entry.get("threshold")):
+                values.append(float(chosen["score"]))
+                words.append(f"score {values[-1]:.6g}, the run's {chosen['at']}")
+            elif text == YOUDEN and (groups := entry.get("all", {}).get("by_score")) is not None:
+                score, index = ScoreGroups.from_json(groups).youden()
+                values.append(score)
+                words.append(f"score {score:.6g}, with Youden's index {index:.3f} on the run's {entry['figures_on']}")
+        if values and len(values) == len(model.chosen_entries):
+            if not model.findings:
+                return cls(values[0], False, words[0])
+            pairs = zip(model.findings, words, strict=True)
+            return cls(np.array(values), False, "; ".join(f"{name}: {text}" for name, text in pairs))
         got = f"{text!r}, but the run has no such threshold for model {model.chosen!r}"
         pair = "threshold-at, such as 'sensitivity=0.9'" if text == RUN else "site-metrics=true"
         described = BEST if "selected" in model.record.result else LAST  # the model of result.json
@@ -76,7 +83,7 @@ class Threshold:
         """Return 1 for positive rows, else 0.
 
         Args:
-            scores: The (n,) scores.
-            probabilities: The (n,) probabilities of the positive label.
+            scores: The (n,) scores, or (n, l) with l findings.
+            probabilities: The probabilities of the positive label, or of the findings, of the same shape.
         """
         return ((probabilities if self.likely else scores.astype(np.float64)) >= self.value).astype(np.int64)

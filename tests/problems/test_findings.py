@@ -327,7 +327,7 @@ def test_the_log_counts_them(folder: Path, tmp_path: Path, caplog: pytest.LogCap
         ({"label-column": "mass"}, "label-column: .*since label-columns names several labels"),
         ({"partition": "dirichlet"}, "partition: .*iid"),
         ({"privacy.epsilon": 1.0}, "privacy.epsilon: .*0 with several labels"),
-        ({"site-metrics": True}, "site-metrics: .*of a single label"),
+        ({"site-metrics": True, "importance": 2}, "importance: .*of a single label"),
         ({"label-columns": "", "uncertain": "one"}, "'ignore' without label-columns"),
     ],
 )

@@ -22,6 +22,7 @@ from simulations.results.output import log_off
 from simulations.results.records import read_run
 from simulations.scoring.model import load
 from simulations.scoring.rows import evaluate_file
+from tests.problems.test_findings import NAMES, make_table
 from tests.programs import Line
 from tests.refusals import states
 
@@ -276,3 +277,31 @@ def test_what_has_no_baselines_is_refused_first(tmp_path: Path, command: Line, c
     assert code == 1
     assert states(console, says)
     assert not (tmp_path / "run").exists()
+
+
+@pytest.mark.usefixtures("no_grid")
+@pytest.mark.parametrize("strategy", ["local-sgd", "fedx1", "codasca"])
+def test_findings_of_one_site_are_the_same(strategy: str, tmp_path: Path) -> None:
+    make_table(120).to_csv(tmp_path / "train.csv", index=False)
+    make_table(80, seed=1).to_csv(tmp_path / "test.csv", index=False)
+    data = {"dataset": "csv", "data_dir": str(tmp_path), "label_columns": ", ".join(NAMES)}
+    found = compared(tmp_path / "run", 1, strategy=strategy, model="mlp", **data)
+    ones = int(make_table(120)[[*NAMES]].sum().sum())
+    assert [(one.rows, one.positives, one.reason) for one in found.results] == [(120, ones, "")] * 3
+    names = ("auc", "loss", *(f"auc_{name}" for name in NAMES))
+    for other in (found.pooled, *found.alone):
+        assert other.samples == found.federated.samples
+        assert [other.metrics[name] for name in names] == pytest.approx(
+            [found.federated.metrics[name] for name in names]
+        )
+
+
+def test_a_site_without_a_finding_s_ones_is_not_trained_alone(tmp_path: Path) -> None:
+    frame = make_table(120).assign(ward=np.arange(120) // 60)
+    frame.loc[:59, "scar"] = 0
+    frame.to_csv(tmp_path / "train.csv", index=False)
+    make_table(80, seed=1).assign(ward=0).to_csv(tmp_path / "test.csv", index=False)
+    data = {"dataset": "csv", "data_dir": str(tmp_path), "label_columns": ", ".join(NAMES), "site_column": "ward"}
+    found = compared(tmp_path / "run", 2, partition="natural", model="mlp", **data)
+    assert [one.reason for one in found.alone] == ["one value only of scar", ""]
+    assert "1 site cannot be trained alone" in found.verdict()
