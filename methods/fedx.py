@@ -286,7 +286,9 @@ FEDX1 = Method(
     has_adam=True,
     findings=True,
     checks=checks_with_findings(Checks(check_linear, check_pairs, bound_history, check_predictions), pooled=True),
-    choose=lambda method, settings, loss: with_histograms(method) if settings.pool == "histogram" else method,
+    choose=lambda method, settings, loss: (
+        with_histograms(method, make_client) if settings.pool == "histogram" else method
+    ),
     table="fedx",
     losses=(*LINEAR, CONCORDANCE),
     loss="psm",

@@ -2,18 +2,30 @@
 
 A record of this form has an optional field ``cuts`` (f, l): the length of the part of each of its f other fields that
 belongs to each of l findings, -1 for a field that this finding's record does not have. A field ``momentum``, which
-belongs to the network, is not joined: it is the same in all records.
+belongs to the network, is not joined: it is the same in all records. A record of `EqualParts` needs no lengths, so its
+fields can be summed over clients.
 """
 
 from collections.abc import Sequence
-from dataclasses import replace
-from typing import Any
+from dataclasses import dataclass, replace
+from typing import Any, ClassVar
 
 import numpy as np
 
-from payloads.record import PayloadError, specs_of
+from payloads.record import Payload, PayloadError, specs_of
 
 _COMMON = ("cuts", "momentum")
+
+
+@dataclass(frozen=True, eq=False)
+class EqualParts(Payload):
+    """A record in which the findings have equally long parts of some fields, along the last axis.
+
+    Attributes:
+        parted: The names of these fields. All other fields are common to all findings.
+    """
+
+    parted: ClassVar[tuple[str, ...]] = ()
 
 
 def join_records(records: Sequence[Any]) -> Any:
@@ -26,6 +38,9 @@ def join_records(records: Sequence[Any]) -> Any:
         The joined record; the first record if it is common to all findings, or None.
     """
     first = records[0]
+    if isinstance(first, EqualParts):
+        whole = {name: [getattr(record, name) for record in records] for name in first.parted}
+        return replace(first, **{name: np.concatenate(parts, axis=-1) for name, parts in whole.items()})
     if first is None or "cuts" not in specs_of(type(first)):
         return first
     joined, cuts = dict[str, Any](), []
@@ -47,6 +62,12 @@ def split_records(record: Any, count: int) -> list[Any]:
     Raises:
         PayloadError: The record is not the joined record of this number of findings.
     """
+    if isinstance(record, EqualParts):
+        lengths = {name: getattr(record, name).shape[-1] for name in record.parted}
+        if any(length % count for length in lengths.values()):
+            raise PayloadError(f"{type(record).__name__}: lengths {lengths} of {count} findings, expected multiples")
+        equal = {name: np.split(getattr(record, name), count, axis=-1) for name in record.parted}
+        return [replace(record, **{name: each[index] for name, each in equal.items()}) for index in range(count)]
     if record is None or "cuts" not in specs_of(type(record)):
         return [record] * count
     names, kind = _fields_of(record), type(record).__name__

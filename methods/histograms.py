@@ -11,28 +11,33 @@ secure sum of at least n clients, each adds 1 / n of the variance. A sample coun
 
 Every sample counts once, so larger sites have larger shares, and the paper's factors omega_j are not needed.
 
+With several findings (`methods.pair_findings`) each finding has two histograms, of the rows in which it is known. The
+network scores all samples once. There is no noise for several findings.
+
 With ``concordance`` a histogram has a bin for each interval of the exit and each bin of the score, interval by
 interval. Positives are the rows with an event. Entries are not counted, so all rows enter in interval 0.
 """
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from logging import getLogger
 from typing import Any
 
 import numpy as np
 import torch
-from jaxtyping import Float, Int64
+from jaxtyping import Bool, Float, Int64
 from torch import Tensor
 
 from methods import pairwise
 from methods.fedx_settings import FedXSettings, count_halves, objective_of
-from methods.method import Method, Phase
+from methods.finding_records import EqualParts, join_records
+from methods.method import ClientHalf, Method, Phase
 from methods.pair_batches import PairBatch, Predictions
+from methods.pair_findings import FindingsRisk, checks_with_findings, server_with_findings, tasks_of
 from methods.pairwise import PairwiseTask, active_batches, average, observe
 from methods.predictions import refuse_times
 from methods.server import Ask, Exchanges, Plan, Replies, ServerHalf, Train
-from payloads.record import FloatArray, IntArray, Payload, PayloadError, array
+from payloads.record import FloatArray, IntArray, PayloadError, array
 from payloads.settings import TrainingSettings
 from privacy.budget import epsilon_of, noise_for
 from problems.least_cell import Groups
@@ -43,11 +48,14 @@ SCORING = "scoring"
 
 
 @dataclass(frozen=True, eq=False)
-class ScoreHistograms(Payload):
+class ScoreHistograms(EqualParts):
     """A client's reply: the numbers of its samples by class and by bin of their score; in FedX2 also its momentum.
 
-    With ``concordance``: by event or censoring, and by interval of the exit and bin of the score.
+    With ``concordance``: by event or censoring, and by interval of the exit and bin of the score. With findings: one
+    finding after another.
     """
+
+    parted = ("positive_counts", "negative_counts")
 
     positive_counts: IntArray = array("h", kind="int", combined="total")
     negative_counts: IntArray = array("h", kind="int", combined="total")
@@ -55,7 +63,7 @@ class ScoreHistograms(Payload):
 
 
 @dataclass(frozen=True, eq=False)
-class HistogramState(Payload):
+class HistogramState(EqualParts):
     """The server's state.
 
     Attributes:
@@ -64,17 +72,19 @@ class HistogramState(Payload):
         momentum: The mean momentum of the round's clients.
     """
 
+    parted = ("recent",)
     recent: IntArray = array("t", "e", kind="int")
     precision: FloatArray | None = array(1, optional=True)
     momentum: FloatArray | None = array("d", optional=True)
 
 
 @dataclass(frozen=True, eq=False)
-class HistogramPool(Payload):
+class HistogramPool(EqualParts):
     """The record sent to the clients: all sites' counts by class and bin, summed over the last ``tau`` rounds."""
 
-    # all sites together: clients N, positives |S_1|, partners |S_2|
-    totals: IntArray = array(3, kind="int")
+    parted = ("totals", "positive_counts", "negative_counts")
+    # all sites together: clients N, positives |S_1|, partners |S_2|; with several findings, of each finding
+    totals: IntArray = array("t", kind="int")
     positive_counts: IntArray = array("h", kind="int")
     negative_counts: IntArray = array("h", kind="int")
     # FedX2, from round 2 on: the average of the clients' momenta
@@ -85,7 +95,7 @@ class HistogramPool(Payload):
 
 
 def count_scores(x: Float[Tensor, "d"], task: PairwiseTask) -> ScoreHistograms:
-    """Count the scores of all samples of a site.
+    """Count the scores of all samples of a site. With findings: the scores for each finding, after one another.
 
     Args:
         x: w, the model that scores the samples.
@@ -95,11 +105,25 @@ def count_scores(x: Float[Tensor, "d"], task: PairwiseTask) -> ScoreHistograms:
         ValueError: A score is not finite, in a run without secure sums and without a budget.
         InputError: The loss needs times, and the site protects small cells without secure sums.
     """
-    refuse_times(task, task.summed)
-    model, site, (low, high) = task.f.model, task.site, bounds_of(task)
+    model = task.f.model
     if x.data_ptr() != model.parameters.data_ptr():
         model.parameters.copy_(x)
-    scores = task.f.score.value(model.predict(site.features).double()).cpu().numpy()
+    scores = task.f.score.value(model.predict(task.site.features).double()).cpu().numpy()
+    if not isinstance(task.f, FindingsRisk):
+        return _count(scores, task)
+    tasks = tasks_of(task)
+    known = [own.site.labels.cpu().numpy() >= 0 for own in tasks]
+    return join_records(
+        [_count(scores[:, index].copy(), own, rows) for index, (own, rows) in enumerate(zip(tasks, known, strict=True))]
+    )
+
+
+def _count(
+    scores: Float[np.ndarray, "n"], task: PairwiseTask, known: Bool[np.ndarray, "n"] | None = None
+) -> ScoreHistograms:
+    """Count the scores of samples with a known label; None: all labels are known. Changes the scores."""
+    refuse_times(task, task.summed)
+    site, (low, high) = task.site, bounds_of(task)
     if not np.isfinite(scores).all():
         # an error would reveal a fact about one site, or about one row beyond the budget
         if task.summed == 1 and not task.settings.pool_epsilon:
@@ -110,15 +134,16 @@ def count_scores(x: Float[Tensor, "d"], task: PairwiseTask) -> ScoreHistograms:
         scores = np.nan_to_num(scores, nan=low, posinf=high, neginf=low)
     bins = task.settings.bins
     positive = site.labels.cpu().numpy() > 0.5
+    negative = ~positive if known is None else known & ~positive
     timed = site.periods if task.f.objective.timed else None
     if site.least_cell > 1 and not task.settings.pool_epsilon and timed is None:  # no row counts by itself
-        for rows in (positive, ~positive):
+        for rows in (positive, negative):
             groups = Groups.of(scores[rows], site.least_cell)
             scores[rows] = np.repeat(groups.centres, groups.sizes)
     binned = np.clip(((scores - low) / (high - low) * bins).astype(np.int64), 0, bins - 1)
     if timed is not None:
         binned, bins = binned + bins * timed.exits, bins * timed.num_intervals
-    counts = [np.bincount(binned[rows], minlength=bins).astype(np.int64) for rows in (positive, ~positive)]
+    counts = [np.bincount(binned[rows], minlength=bins).astype(np.int64) for rows in (positive, negative)]
     if deviation := deviation_of(task.settings, task.training):
         share = max(deviation / np.sqrt(task.summed), 1.0)  # rounding would remove much smaller noise
         counts = [count + np.rint(share * secret_normal(bins)).astype(np.int64) for count in counts]
@@ -128,12 +153,6 @@ def count_scores(x: Float[Tensor, "d"], task: PairwiseTask) -> ScoreHistograms:
 def score(x: Float[Tensor, "d"], down: None, task: PairwiseTask) -> ScoreHistograms:
     """Answer the phase `SCORING` (lines 3 and 4 of both algorithms) with the counts of all samples."""
     return count_scores(x, task)
-
-
-def finish(carry: Any, task: PairwiseTask) -> tuple[Float[Tensor, "d"], ScoreHistograms, Any]:
-    """Send the model, G and the counts of the new model's scores; keep u."""
-    x, up, memory = pairwise.finish(carry, task)
-    return x, replace(count_scores(x, task), momentum=up.momentum), memory
 
 
 def deviation_of(settings: FedXSettings, training: TrainingSettings) -> float:
@@ -303,17 +322,26 @@ def check_counts(record: ScoreHistograms, model: object, plan: Plan[FedXSettings
             raise PayloadError(f"counts in {len(counts)} bins, expected numbers >= 0 in {bins} bins")
 
 
-def with_histograms(method: Method) -> Method:
+def with_histograms(method: Method, wrap: Callable[[ClientHalf], ClientHalf]) -> Method:
     """Return the variant of FedX whose pool is two histograms.
 
     Args:
         method: `methods.fedx.FEDX1` or `methods.fedx.FEDX2`.
+        wrap: The function that adds findings to a client half.
     """
+    half = wrap(replace(method.client, batches=draw_batches, finish=pairwise.finish))
+
+    def finish(carry: Any, task: PairwiseTask) -> tuple[Float[Tensor, "d"], ScoreHistograms, Any]:
+        """Send the model, G and the counts of the new model's scores; keep u."""
+        x, up, memory = half.finish(carry, task)
+        return x, replace(count_scores(x, task), momentum=up.momentum), memory
+
+    limited = replace(method.checks, limits=lambda client, model, plan: {"h": count_cells(plan)}, record=check_counts)
     return replace(
         method,
-        client=replace(method.client, batches=draw_batches, finish=finish),
-        server=ServerHalf(prologue=prologue, round=run_round, report=report),
+        client=replace(half, finish=finish),
+        server=server_with_findings(ServerHalf(prologue=prologue, round=run_round, report=report)),
         records=replace(method.records, down=HistogramPool, up=ScoreHistograms, state=HistogramState),
         phases={SCORING: Phase(ScoreHistograms, score)},
-        checks=replace(method.checks, limits=lambda client, model, plan: {"h": count_cells(plan)}, record=check_counts),
+        checks=checks_with_findings(limited, pooled=True),
     )

@@ -251,9 +251,9 @@ def checks_with_findings(checks: Checks, *, pooled: bool = False) -> Checks:
     """
 
     def sites(plan: Plan[Any]) -> None:
-        if pooled and plan.finding_counts is not None and plan.settings.pool == "histogram":
-            allowed, hint = "'predictions' with label-columns", "set fedx.pool to predictions"
-            raise InputError("fedx.pool", got="'histogram'", allowed=allowed, hint=hint)
+        if pooled and plan.finding_counts is not None and plan.settings.pool_epsilon:
+            allowed, hint = "0 with label-columns", "remove fedx.pool-epsilon"
+            raise InputError("fedx.pool-epsilon", got=plan.settings.pool_epsilon, allowed=allowed, hint=hint)
         for own in plans_of(plan):
             checks.sites(own)
 

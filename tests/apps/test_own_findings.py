@@ -72,6 +72,16 @@ def test_counted_metrics_are_those_of_the_held_out_rows(secure: bool, tmp_path: 
     assert secure or any(one.phase == "finding-counts" for one in grid.exchanges)
 
 
+@pytest.mark.parametrize("strategy", ["local-sgd", "fedx2", "codasca"])
+def test_secure_sums_train_the_same_model(strategy: str, tmp_path: Path) -> None:
+    nodes = write(tmp_path, make_tables(120), least=5)
+    keys = {"strategy": strategy, **({"fedx.pool": "histogram"} if strategy == "fedx2" else {})}
+    plain, _ = play(tmp_path / "plain", nodes, **keys)
+    secure, _ = play(tmp_path / "secure", nodes, **keys, **{"privacy.secure-sum": True})
+    for name, value in plain.model.items():
+        np.testing.assert_allclose(secure.model[name], value, atol=1e-4)
+
+
 def test_arrays_of_sites_have_findings_too(tmp_path: Path) -> None:
     nodes = []
     for place, table in enumerate(make_tables(100)):

@@ -250,6 +250,8 @@ def test_heads_trained_at_once_are_those_trained_alone(folder: Path, tmp_path: P
         ("fedx1", {"loss": "psm", "fedx.tau": 2, "fedx.history-size": 9}),
         ("fedx2", {"loss": "kl-opauc"}),
         ("fedx2", {"loss": "auprc", "fedx.independent-history": True}),
+        ("fedx1", {"loss": "psm", "score": "sigmoid", "fedx.pool": "histogram", "fedx.tau": 2}),
+        ("fedx2", {"loss": "auprc", "fedx.pool": "histogram", "fedx.bins": 16}),
     ],
 )
 def test_pairs_of_findings_are_those_of_separate_runs(
@@ -334,6 +336,12 @@ def test_the_log_counts_them(folder: Path, tmp_path: Path, caplog: pytest.LogCap
 def test_what_needs_one_label_is_refused(keys: dict[str, Scalar], match: str) -> None:
     with refuses((ConfigError, DataError), match):
         parse_run_config({**config_of(Path("data")), **keys})
+
+
+def test_noise_is_for_one_label(folder: Path, tmp_path: Path) -> None:
+    keys = {"strategy": "fedx1", "score": "sigmoid", "fedx.pool": "histogram", "fedx.pool-epsilon": 1.0}
+    with refuses(RunFailedError, "fedx.pool-epsilon: .*0 with label-columns"):
+        run(config_of(folder) | keys, tmp_path / "run", clients=2, quiet=True)
 
 
 def test_a_stage_cannot_restart_the_dual(folder: Path, tmp_path: Path) -> None:
