@@ -12,7 +12,7 @@ secure sum of at least n clients, each adds 1 / n of the variance. A sample coun
 Every sample counts once, so larger sites have larger shares, and the paper's factors omega_j are not needed.
 
 With several findings (`methods.pair_findings`) each finding has two histograms, of the rows in which it is known. The
-network scores all samples once. There is no noise for several findings.
+network scores all samples once. A budget (``pool-epsilon``) needs a single label.
 
 With ``concordance`` a histogram has a bin for each interval of the exit and each bin of the score, interval by
 interval. Positives are the rows with an event. Entries are not counted, so all rows enter in interval 0.

@@ -207,8 +207,13 @@ def finish(carry: Carry, task: SCGDAMTask) -> tuple[Float[Tensor, "d"], Composit
     return carry.x, CompositionalUp(inner=inner, momentum=as_array(carry.momentum), inner_buffers=buffers), None
 
 
+def count_duals(plan: Plan[SCGDAMSettings]) -> int:
+    """Return the length of y: the number of findings, or 1 for a single label."""
+    return 1 if plan.finding_counts is None else plan.finding_counts.shape[1]
+
+
 def tell(x: Float[np.ndarray, "d"], state: CompositionalState | None, plan: Plan[SCGDAMSettings]) -> SCGDAMDown:
-    means = {} if state is None else {**state.arrays(), "inner": state.inner[:-1]}
+    means = {} if state is None else {**state.arrays(), "inner": state.inner[: -count_duals(plan)]}
     return SCGDAMDown(population=count_population(plan), **means)
 
 
@@ -221,7 +226,7 @@ def update(
     """Line 6: average x, y, h, u and v, and the statistics at h."""
     point = replies.mean_point()
     return point, CompositionalState(
-        inner=np.append(replies.mean("inner"), point[-1:]),
+        inner=np.append(replies.mean("inner"), point[-count_duals(plan) :]),
         momentum=replies.mean("momentum"),
         inner_buffers=None if replies.ups[0].inner_buffers is None else replies.mean("inner_buffers"),
     )
@@ -237,7 +242,7 @@ def view_inner(state: CompositionalState | None) -> dict[str, list[FloatArray]]:
 def bound_lengths(client: int, model: Sequence[FloatArray], plan: Plan[SCGDAMSettings]) -> dict[str, int]:
     """Bound h by the length of x, and the batch-norm statistics at h by their number at w; a `Checks.limits`."""
     point, *buffers = model
-    return {"p": len(point) - 1, "b": len(buffers[0]) if buffers else 0}
+    return {"p": len(point) - count_duals(plan), "b": len(buffers[0]) if buffers else 0}
 
 
 def check_lengths(record: CompositionalUp, model: Sequence[FloatArray], plan: Plan[SCGDAMSettings]) -> None:
@@ -262,6 +267,7 @@ LOCAL_SCGDAM = make_method(
     Records(down=SCGDAMDown, up=CompositionalUp, state=CompositionalState),
     SCGDAMSettings,
     checks=Checks(sites=check_saddle, limits=bound_lengths, record=check_lengths),
+    findings=True,
     table="scgdam",
     losses=(COMPOSITIONAL_AUC,),
     loss=COMPOSITIONAL_AUC,

@@ -29,6 +29,7 @@ from problems.minimax import (
     AUCOracle,
     CompositionalOracle,
     FindingsAUCOracle,
+    FindingsCompositionalOracle,
     FunctionOracle,
     Oracle,
     SyntheticPL,
@@ -283,7 +284,10 @@ def get_trainee(config: RunConfig, site: Site) -> FlatModel | Oracle:
     model = skeleton(config, shape)
     if loss == COMPOSITIONAL_AUC:
         inner = skeleton(config, shape, "inner")
-        oracle: AUCOracle = CompositionalOracle(model, inner, site.features, site.labels, score=score)
+        if site.findings is not None:
+            oracle: AUCOracle = FindingsCompositionalOracle(model, inner, site.features, site.findings, score=score)
+        else:
+            oracle = CompositionalOracle(model, inner, site.features, site.labels, score=score)
     elif loss in SADDLES and site.findings is not None:
         oracle = FindingsAUCOracle(model, site.features, site.findings, score=score)
     elif loss in SADDLES:

@@ -2,7 +2,7 @@
 
 from problems.minimax.auc import AUC_MINIMAX, AUC_SCORE, AUCOracle
 from problems.minimax.compositional import COMPOSITIONAL_AUC, CompositionalOracle
-from problems.minimax.findings import FindingsAUCOracle
+from problems.minimax.findings import FindingsAUCOracle, FindingsCompositionalOracle
 from problems.minimax.oracle import FunctionOracle, Oracle
 from problems.minimax.problem import MinimaxProblem, ProblemError, build_problem
 from problems.minimax.synthetic import SYNTHETIC_PL, SyntheticPL, SyntheticPLOracle
@@ -19,6 +19,7 @@ __all__ = [
     "AUCOracle",
     "CompositionalOracle",
     "FindingsAUCOracle",
+    "FindingsCompositionalOracle",
     "FunctionOracle",
     "MinimaxProblem",
     "Oracle",

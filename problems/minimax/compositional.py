@@ -44,7 +44,7 @@ class CompositionalOracle(AUCOracle):
         model: FlatModel,
         inner: FlatModel,
         features: Float[Tensor, "n *shape"],
-        labels: Float[Tensor, "n"],
+        labels: Float[Tensor, "n *findings"],
         *,
         score: Score = SCORES["logit"],
     ) -> None:
@@ -71,7 +71,7 @@ class CompositionalOracle(AUCOracle):
         if h is None:
             self.inner.load(self.model.arrays())
         else:
-            point = np.append(h, h.dtype.type(self.parameters[-1].item()))
+            point = np.append(h, self.parameters[self.primal_dim :].cpu().numpy().astype(h.dtype))
             self.inner.load([point] if buffers is None else [point, buffers])
             frozen = len(self.model.statistics)  # the first of the frozen entries
             self.inner.buffers[frozen:] = self.model.buffers[frozen:]

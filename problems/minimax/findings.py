@@ -15,6 +15,7 @@ from torch import Tensor
 
 from problems.data.findings import Findings
 from problems.minimax.auc import AUCOracle, saddle_value
+from problems.minimax.compositional import CompositionalOracle
 from problems.models.flat import FlatModel
 from problems.objectives.scores import SCORES, Score
 
@@ -37,12 +38,16 @@ class FindingsAUCOracle(AUCOracle):
         *,
         score: Score = SCORES["logit"],
     ) -> None:
-        values = torch.tensor(findings.values, dtype=model.dtype, device=model.device)
-        super().__init__(model, features, values, score=score)
-        self.count = values.shape[1]
-        self.primal_dim = model.dim - self.count
+        super().__init__(model, features, _values_of(findings, model), score=score)
+        self.count_findings(findings)
+
+    def count_findings(self, findings: Findings) -> None:
+        """Set the number of findings, their priors and their shares."""
+        self.count = len(findings.names)
+        self.primal_dim = self.model.dim - self.count
         self.priors, self.shares = (
-            torch.tensor(part, dtype=model.dtype, device=model.device) for part in (findings.priors, findings.shares)
+            torch.tensor(part, dtype=self.model.dtype, device=self.device)
+            for part in (findings.priors, findings.shares)
         )
 
     def value(self) -> float:
@@ -84,3 +89,39 @@ class FindingsAUCOracle(AUCOracle):
     def _saddle(self, z: Float[Tensor, "d"]) -> Float[Tensor, "3 l"]:
         """Return a view of a, b and lambda, the last entries of a point."""
         return z[-3 * self.count :].view(3, self.count)
+
+
+class FindingsCompositionalOracle(FindingsAUCOracle, CompositionalOracle):
+    """The oracle of f(g(x), y) of several findings, see `problems.minimax.compositional`.
+
+    f is the mean of the findings' f_j, and CE the mean of the findings' cross-entropies, each over the rows of all
+    sites in which the finding is known.
+
+    Args:
+        model: See `FindingsAUCOracle`.
+        inner: The second network.
+        features: The site's features.
+        findings: The site's findings.
+        score: s as a function of the network's outputs.
+    """
+
+    def __init__(
+        self,
+        model: FlatModel,
+        inner: FlatModel,
+        features: Float[Tensor, "n *shape"],
+        findings: Findings,
+        *,
+        score: Score = SCORES["logit"],
+    ) -> None:
+        CompositionalOracle.__init__(self, model, inner, features, _values_of(findings, model), score=score)
+        self.count_findings(findings)
+
+    def _errors(self, logits: Float[Tensor, "n l"], labels: Float[Tensor, "n l"]) -> Float[Tensor, "n l"]:
+        weight = self.weight / (self.count * self.shares * len(labels))
+        errors: Tensor = weight * (torch.sigmoid(logits) - labels) * (labels >= 0)
+        return errors
+
+
+def _values_of(findings: Findings, model: FlatModel) -> Float[Tensor, "n l"]:
+    return torch.tensor(findings.values, dtype=model.dtype, device=model.device)

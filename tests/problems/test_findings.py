@@ -26,7 +26,7 @@ from payloads.settings import Settings, TrainingSettings
 from problems.data import DataError, DataSpec, load
 from problems.data.findings import Findings, make_findings, read_findings
 from problems.finding_metrics import finding_intervals, finding_metrics
-from problems.minimax import FindingsAUCOracle
+from problems.minimax import FindingsAUCOracle, FindingsCompositionalOracle
 from problems.minimax.auc import saddle_value
 from problems.models import FlatModel, build_model
 from problems.models.networks import SaddleNetwork
@@ -220,6 +220,49 @@ def test_the_saddle_functions_mean_over_sites_is_the_mean_over_findings(seed: in
     expected.backward()
     wanted = torch.cat([parameter.grad.flatten() for parameter in plain.module.parameters()])  # type: ignore[union-attr]
     np.testing.assert_allclose(gradient, wanted, rtol=1e-9, atol=1e-12)
+
+
+@settings(max_examples=5, deadline=None)
+@given(st.integers(0, 2**32), st.integers(1, 3))
+def test_the_inner_descents_mean_over_sites_is_on_the_mean_over_findings(seed: int, sites: int) -> None:
+    """The mean of g, and of its Jacobian's products, is w - rho grad CE, and q - rho H q, of autograd."""
+    rng, count, rho = np.random.default_rng(seed), 3, 0.3
+    rows = rng.integers(2, 9, size=sites)
+    features, values = rng.normal(size=(rows.sum(), 3)), rng.integers(-1, 2, size=(rows.sum(), count)).astype(np.int8)
+    values[:2] = [[0] * count, [1] * count]
+    everything = Findings.of(values, NAMES)
+
+    def make_model() -> FlatModel:
+        module = SaddleNetwork(build_model("mlp", (3,), seed=0, outputs=count), count)
+        return FlatModel(module, dtype=torch.float64, outputs=count)
+
+    model, inner = make_model(), make_model()
+    z, q = model.parameters.clone(), torch.tensor(rng.normal(size=model.dim))
+    point, product, start = torch.zeros_like(z), torch.zeros_like(z), 0
+    for size in rows.tolist():
+        part = slice(start, start + size)
+        f = FindingsCompositionalOracle(model, inner, torch.tensor(features[part]), everything[part])
+        own, pull = f.weigh(float("nan"), sites * size / rows.sum()).descend(z, np.arange(size), rho)
+        point += own / sites
+        product += pull(q.clone()) / sites
+        start += size
+    module = make_model().module
+    weights = [parameter for name, parameter in module.named_parameters() if "saddle" not in name]
+    known, labels, logits = (
+        torch.tensor(values >= 0),
+        torch.tensor(values, dtype=torch.float64),
+        module(torch.tensor(features)),
+    )
+    each = [
+        functional.binary_cross_entropy_with_logits(logits[known[:, j], j], labels[known[:, j], j])
+        for j in range(count)
+    ]
+    slopes = torch.autograd.grad(torch.stack(each).mean(), weights, create_graph=True)
+    flat, end = torch.cat([slope.flatten() for slope in slopes]), len(z) - 3 * count
+    np.testing.assert_allclose(z[:end] - point[:end], rho * flat.detach(), atol=1e-12)
+    curved = torch.cat([part.flatten() for part in torch.autograd.grad(flat @ q[:end], weights)])
+    np.testing.assert_allclose(q[:end] - product[:end], rho * curved, atol=1e-12)
+    np.testing.assert_allclose(product[end:], q[end:])
 
 
 def test_heads_trained_at_once_are_those_trained_alone(folder: Path, tmp_path: Path) -> None:
