@@ -238,6 +238,33 @@ def make_findings(values: NDArray[Any], names: tuple[str, ...], spec: DataSpec) 
     return Findings.of(codes, names)
 
 
+def mark_classes(
+    classes: Sequence[str], codes: Int64[np.ndarray, "n"], names: tuple[str, ...], *, site: bool = False
+) -> Findings:
+    """Return a finding for each of some classes: 1 for the rows of the class, 0 for all other rows.
+
+    The log counts the rows of classes without a finding.
+
+    Args:
+        classes: All classes.
+        codes: The index of each row's class.
+        names: The classes with a finding.
+        site: Whether the rows are from one site's file, which may lack classes of other sites.
+
+    Raises:
+        DataError: A class does not occur.
+    """
+    if (lacking := [name for name in names if name not in classes]) and not site:
+        got, allowed = f"{join_first(lacking, _MOST_NAMED)}, which no row has", f"classes: {join_first(classes, 20)}"
+        raise DataError("label-columns", got=got, allowed=allowed, hint="set label-columns to classes that occur")
+    values = np.array(classes)[codes][:, None] == np.array(names)
+    others = Counter(classes[code] for code in codes[~values.any(axis=1)].tolist())
+    if others:
+        texts = [f"{name} of {count:,} rows" for name, count in others.most_common()]
+        _log.warning("label-columns does not list the class %s", join_first(texts, _MOST_NAMED))
+    return Findings.of(values.astype(np.int8), names)
+
+
 _ALLOWED = "0, 1, -1 for uncertain, or nothing for unknown"
 
 

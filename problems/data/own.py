@@ -258,7 +258,7 @@ def _read_own(path: str, spec: DataSpec, partition_id: int | None) -> SiteRows:
         spec = replace(spec, group_column="", drop_columns=", ".join(map(quote, sorted(dropped))))
     if partition_id is None and spec.image_column:
         spec = replace(spec, group_column="")
-    source = with_findings(read_site(Path(path).expanduser(), spec), spec)
+    source = with_findings(read_site(Path(path).expanduser(), spec), spec, site=True)
     train_rows, test_rows = source.own_split()
     everything = np.concatenate((train_rows, test_rows))
     marked = np.zeros(1, dtype=bool)  # rows without classes are divided like rows of a single class

@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 
 from problems.data.agreement import Encoded
 from problems.data.cells import as_text, is_number
-from problems.data.findings import Findings, make_findings
+from problems.data.findings import Findings, make_findings, mark_classes
 from problems.data.image_rows import ImageRows
 from problems.data.mapped import allocate, slices
 from problems.data.preprocessing import Preprocessing
@@ -166,15 +166,16 @@ def make_source(
     return Source(classes, codes, lambda train_rows: features, train_count, sites, pixel_max=pixel_max, matrix=matrix)
 
 
-def with_findings(source: Source, spec: DataSpec) -> Source:
-    """Return a source whose labels have the number of columns that the run config names.
+def with_findings(source: Source, spec: DataSpec, *, site: bool = False) -> Source:
+    """Return a source whose labels are the findings of ``label-columns``, or a single label without this key.
 
     Args:
         source: The rows, as a reader returns them.
         spec: The options, with ``label-columns``.
+        site: See `mark_classes`.
 
     Raises:
-        DataError: ``label-columns`` is set for rows with one label, or is not set for rows with several labels.
+        DataError: ``label-columns`` is not set for rows with several labels; or see `make_findings` and `mark_classes`.
     """
     if source.matrix is not None and spec.findings:
         return replace(source, classes=(), findings=make_findings(source.matrix, spec.findings, spec))
@@ -182,10 +183,13 @@ def with_findings(source: Source, spec: DataSpec) -> Source:
         got = f"{source.matrix.shape[1]} labels for each row"
         hint = "set label-columns to their names"
         raise DataError("labels", got=got, allowed="a single label for each row without label-columns", hint=hint)
-    if spec.findings:
-        allowed = f"labels of shape (n, {len(spec.findings)})"
-        raise DataError("labels", got="one label for each row", allowed=allowed, hint="remove label-columns")
-    return source
+    if not spec.findings:
+        return source
+    if spec.uncertain != "ignore":
+        allowed, hint = "'ignore' for labels that are classes", "remove uncertain"
+        raise DataError("uncertain", got=repr(spec.uncertain), allowed=allowed, hint=hint)
+    findings = mark_classes(source.classes, source.codes, spec.findings, site=site)
+    return replace(source, classes=(), codes=np.zeros_like(source.codes), findings=findings)
 
 
 def number_source(

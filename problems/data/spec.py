@@ -297,8 +297,8 @@ class DataSpec:
     label_column: str = _key("", "The label column of a table. Empty: label.", "a column's name, or empty")
     label_columns: str = _key(
         "",
-        "The columns of several [binary labels](findings.md) of a table, or their names if an array has them. "
-        "Empty: one label.",
+        "The columns of several [binary labels](findings.md) of a table, or their names if an array has them, or "
+        "[classes](findings.md#several-classes), each against the rest. Empty: one label.",
         "comma-separated names, or empty",
     )
     label_separator: str = _key(
@@ -445,7 +445,17 @@ class DataSpec:
     @property
     def label_sources(self) -> tuple[str, ...]:
         """The columns of a table that contain the labels."""
-        return (self.labels_in,) if self.label_separator or not self.findings else self.findings
+        return (self.labels_in,) if self.label_separator or self.lists_classes or not self.findings else self.findings
+
+    @property
+    def lists_classes(self) -> bool:
+        """Whether ``label-columns`` lists values of ``label-column``, one of which each row has."""
+        return bool(self.findings and self.label_column and not self.label_separator)
+
+    @property
+    def has_matrix(self) -> bool:
+        """Whether a table's columns of labels determine each finding by themselves."""
+        return bool(self.findings) and not self.lists_classes
 
     @property
     def has_numbers(self) -> bool:

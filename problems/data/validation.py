@@ -186,9 +186,8 @@ def _check_findings(spec: DataSpec) -> None:
         return
     few = "two or more names; for a single label set label-column"
     _require(spec, "label-columns", len(spec.findings) > 1, few, "set label-column")
-    kinds = f"'' with dataset {spec.dataset!r}; names with {', '.join(TABLES)}, npz, '{LOADER_FORM}' and image-column"
-    able = spec.dataset in (*TABLES, "npz") or is_loader(spec.dataset) or bool(spec.image_column)
-    _require(spec, "label-columns", able, kinds, "remove label-columns")
+    kinds = f"'' with dataset {spec.dataset!r}, whose labels are not several classes"
+    _require(spec, "label-columns", spec.dataset not in (*DRAWN, *TIMED), kinds, "remove label-columns")
     features = {column.name for column in parse_columns(spec.feature_columns)}
     used = {
         spec.site_column,
@@ -198,18 +197,17 @@ def _check_findings(spec: DataSpec) -> None:
         *parse_names("drop-columns", spec.drop_columns),
     }
     hint = "remove the column from the other key"
-    _require(spec, "label-columns", not used & {*spec.findings}, "columns that no other key names", hint)
+    columns = {*spec.findings} if spec.label_sources == spec.findings else set()
+    _require(spec, "label-columns", not used & columns, "columns that no other key names", hint)
     since = "since label-columns names several labels"
     partitions = f"{', '.join(NUMBER_PARTITIONS)}, {since}"
     _require(spec, "partition", spec.partition in NUMBER_PARTITIONS, partitions)
     tabular = spec.dataset in TABLES or bool(spec.image_column)
-    lists = f"'' with dataset {spec.dataset!r}, whose labels are numbers"
+    lists = f"'' with dataset {spec.dataset!r}, whose labels are not in a table"
     _require(spec, "label-separator", tabular or not spec.label_separator, lists, "remove label-separator")
     plain_keys: dict[str, object] = dict.fromkeys(("positive-label", "time-column"), "")
-    if spec.label_separator:
+    if spec.label_column or spec.label_separator:
         plain_keys["uncertain"] = "ignore"
-    else:
-        plain_keys["label-column"] = ""
     plain_keys |= dict.fromkeys(("offset-column", "subgroups"), "")
     plain_keys |= {"label-type": CLASS, "imbalance": 0.0, "label-noise": 0.0}
     for key, value in plain_keys.items():

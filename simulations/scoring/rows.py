@@ -13,13 +13,14 @@ import numpy as np
 from numpy.typing import NDArray
 
 from problems.calibration import IDENTITY
-from problems.data import DataError
+from problems.data import DataError, DataSpec
 from problems.data.cells import without_markers
 from problems.data.dialect import Dialect
-from problems.data.findings import make_findings, read_findings
+from problems.data.findings import Findings, make_findings, mark_classes, read_findings
 from problems.data.formats.new_rows import NewRows, read_array_rows, read_table_rows
 from problems.data.formats.tables import read_columns
 from problems.data.outcomes import check_counts, read_numbers
+from problems.data.samples import label_classes
 from problems.errors import join_first
 from problems.finding_metrics import finding_intervals
 from problems.metrics import Interval, scored_metrics
@@ -238,11 +239,13 @@ def _measure_findings(
             got = f"no column {', '.join(map(repr, lacking))}"
             raise DataError(path, got=got, allowed="the columns of the labels", hint=hint)
         columns = [without_markers(features[name], ()) for name in spec.label_sources]
-        findings = read_findings(columns, spec)
+        findings = read_findings(columns, spec) if spec.has_matrix else _mark_labels(columns[0].to_numpy(), spec)
     elif rows.labels is None:
         raise DataError(path, got="rows without labels", allowed="an array y", hint="add labels, or use `predict`")
+    elif (labels := np.asarray(rows.labels)).ndim == 1:
+        findings = _mark_labels(labels, spec)
     else:
-        findings = make_findings(np.asarray(rows.labels), model.findings, spec)
+        findings = make_findings(labels, model.findings, spec)
     findings.check(np.arange(len(findings)), str(path))
     scores = model.decision_function(features)
     thresholds = np.asarray(model.threshold).tolist()
@@ -250,6 +253,11 @@ def _measure_findings(
     metrics = finding_intervals(findings, scores, thresholds, **options)
     name, count = model.record.name, len(findings)
     return Measured(name, model.chosen, (), count, None, None, resamples, confidence, seed, metrics)
+
+
+def _mark_labels(labels: NDArray[Any], spec: DataSpec) -> Findings:
+    """Return the findings of labels (n,) that are classes."""
+    return mark_classes(*label_classes(labels), spec.findings)
 
 
 def read_labels(model: TrainedModel, labels: NDArray[Any]) -> NDArray[np.float64]:

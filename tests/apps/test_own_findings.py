@@ -92,6 +92,16 @@ def test_arrays_of_sites_have_findings_too(tmp_path: Path) -> None:
     assert run.result["test_metrics"]["auc"] > 0.8
 
 
+def test_a_site_may_lack_a_class(tmp_path: Path) -> None:
+    tables = []
+    for place, table in enumerate(make_tables(200)):
+        kinds = np.array([*NAMES, "none"])[np.argmax(table[[*"abcd"]].to_numpy(), axis=1)]
+        tables.append(table[[*"abcd"]].assign(kind=np.where((kinds == "scar") & (place == 1), "none", kinds)))
+    run, _ = play(tmp_path / "run", write(tmp_path, tables), label_column="kind", num_server_rounds=8)
+    assert run.result["metrics"]["auc_scar"] > 0.7
+    assert run.result["training_rows"][1]["findings"][2][1] == 0
+
+
 # Small cells, and sites that do not fit.
 
 VALUES = st.lists(st.lists(st.integers(-1, 1), min_size=2, max_size=2), min_size=1, max_size=40)

@@ -120,7 +120,7 @@ def test_a_finding_with_one_value_is_named(folder: Path) -> None:
     [
         (np.zeros((6, 3)), "", "3 labels for each row, .*set label-columns|set label-columns to their names"),
         (np.zeros((6, 3)), "a, b", r"labels of shape \(6, 3\)"),
-        (np.arange(6) % 2, "a, b", "one label for each row"),
+        (np.arange(6) % 2, "0, 2", "2, which no row has; allowed: classes: 0, 1|label-columns: .*2, which no row has"),
     ],
 )
 def test_arrays_have_a_column_for_each_name(labels: Any, columns: str, match: str, tmp_path: Path) -> None:
@@ -145,6 +145,35 @@ def test_a_table_names_the_findings_of_images(tmp_path: Path) -> None:
     measured = evaluate_file(trained, tmp_path / "list.csv", resamples=5)
     assert measured.rows == 150
     assert score_file(trained, tmp_path / "list.csv")["file"].tolist() == table.file.tolist()
+
+
+def test_classes_are_told_from_all_others(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    """A column of classes, and an array of classes, give a finding for each listed class."""
+    frame = make_table(150)[[*"abcd"]]
+    kinds = np.array(["none", "mass", "scar", "oedema"])[np.argmax(frame.to_numpy(), axis=1)]
+    frame.assign(kind=kinds).to_csv(tmp_path / "train.csv", index=False)
+    keys = config_of(tmp_path, label_column="kind", model="linear", learning_rate=0.5, num_server_rounds=10)
+    record = run(keys, tmp_path / "run", clients=3, quiet=True)
+    assert record.metrics["auc"] > 0.9
+    trained, others = load_model(record.path), (kinds == "none").sum()
+    assert f"label-columns does not list the class none of {others} rows" in caplog.text
+    scores = trained.decision_function(frame)
+    measured = evaluate_file(trained, tmp_path / "train.csv", resamples=2)
+    for index, name in enumerate(NAMES):
+        assert measured.metrics[f"auc_{name}"].value == pytest.approx(roc_auc_score(kinds == name, scores[:, index]))
+    np.savez(tmp_path / "train.npz", X=frame.to_numpy(), y=kinds)
+    arrays = load(replace(SPEC, dataset="npz", data_dir=str(tmp_path / "train.npz")), 2)
+    table = load(replace(SPEC, data_dir=str(tmp_path / "train.csv"), label_column="kind"), 2)
+    assert arrays.train.findings is not None
+    assert table.train.findings is not None
+    np.testing.assert_array_equal(arrays.train.findings.values, table.train.findings.values)
+
+
+@pytest.mark.parametrize("strategy", ["fedx1", "codasca"])
+def test_digits_are_told_apart(strategy: str, tmp_path: Path) -> None:
+    keys: dict[str, Scalar] = {"dataset": "digits", "label-columns": "0, 1, 8", "strategy": strategy}
+    record = run(keys | {"num-server-rounds": 5, "pictures": False}, tmp_path / "run", clients=3, quiet=True)
+    assert record.metrics["auc_8"] > 0.8
 
 
 # The objective.
@@ -369,7 +398,8 @@ def test_the_log_counts_them(folder: Path, tmp_path: Path, caplog: pytest.LogCap
         ({"strategy": "coda", "client-weights": "equal"}, "client-weights: .*'examples' with label-columns"),
         ({"strategy": "composite"}, "label-columns: .*strategies for several labels: .*local-sgd"),
         ({"label-columns": "mass"}, "two or more names"),
-        ({"label-column": "mass"}, "label-column: .*since label-columns names several labels"),
+        ({"label-column": "mass", "uncertain": "one"}, "uncertain: .*since label-columns names several labels"),
+        ({"dataset": "synthetic-pl", "data-dir": ""}, "label-columns: .*whose labels are not several classes"),
         ({"partition": "dirichlet"}, "partition: .*iid"),
         ({"privacy.epsilon": 1.0}, "privacy.epsilon: .*0 with several labels"),
         ({"site-metrics": True, "importance": 2}, "importance: .*of a single label"),

@@ -44,7 +44,7 @@ def image_table(train: Path, test: Path | None, spec: DataSpec) -> Source:
     import pandas as pd
 
     keys = {"label-column": spec.labels_in, "site-column": spec.site_column, "group-column": spec.group_column}
-    if spec.findings and not spec.label_separator:
+    if spec.label_sources == spec.findings:
         del keys["label-column"]
     names = {key: name for key, name in keys.items() if name}
     tables = [path for path in (train, test) if path is not None]
@@ -61,7 +61,7 @@ def image_table(train: Path, test: Path | None, spec: DataSpec) -> Source:
     images = read_set(paths, spec)
     train_count = None if test is None else len(read[0][1])
     columns = list(map(take, spec.label_sources))
-    labels = read_matrix(columns, spec) if spec.findings else columns[0].to_numpy()
+    labels = read_matrix(columns, spec) if spec.has_matrix else columns[0].to_numpy()
     source = make_source(labels, images.pixels, train_count, pixel_max=images.pixel_max)
     if spec.group_column:
         source = replace(source, groups=number_groups(take(spec.group_column)))
@@ -83,7 +83,7 @@ def listed_images(path: Path, spec: DataSpec) -> tuple[list[Path], NDArray[Any] 
     names = spec.label_sources
     if not {*names} <= {*frame.columns}:
         return files, None
-    if not spec.findings:
+    if not spec.has_matrix:
         return files, frame[spec.labels_in].to_numpy()
     return files, read_matrix([frame[name] for name in names], spec)
 
@@ -92,7 +92,7 @@ def _read(path: Path, spec: DataSpec, names: dict[str, str]) -> tuple["pd.DataFr
     """Return a table and the images' files, and log the ignored columns."""
     words = [spec.image_column, *([spec.group_column] if spec.group_column else [])]
     frame = clean(read_table(path, words, Dialect.of(spec)), path, spec, site=True)[0]
-    findings = [("label-columns", name) for name in spec.findings if names and not spec.label_separator]
+    findings = [("label-columns", name) for name in spec.findings if names and spec.label_sources == spec.findings]
     for key, name in [(_KEY, spec.image_column), *names.items(), *findings]:
         if name not in frame.columns:
             allowed = f"columns {join_first(frame.columns.tolist(), 30)}"

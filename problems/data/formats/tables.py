@@ -190,7 +190,7 @@ def from_frames(
             raise DataError(key, got=repr(name), allowed=_columns(frame), hint=f"choose a column of {files}")
         return frame.pop(name)
 
-    key = "label-column" if spec.label_separator or not spec.findings else "label-columns"
+    key = "label-columns" if spec.label_sources == spec.findings else "label-column"
     labels, *further = (take(key, name) for name in spec.label_sources)
     offsets = take("offset-column", spec.offset_column) if spec.offset_column else None
     ends = take("time-column", spec.time_column) if spec.time_column else None
@@ -209,7 +209,7 @@ def from_frames(
         got = f"no column {', '.join(map(repr, lacking[:10]))} of feature-columns"
         raise DataError(train, got=got, allowed=_columns(frame), hint="set feature-columns to existing columns")
     faults = find_faults(labels, label=True) if spec.has_numbers else []
-    faults += [] if spec.has_numbers or spec.findings else _find_missing_labels(labels, label_column)
+    faults += [] if spec.has_numbers or spec.has_matrix else _find_missing_labels(labels, label_column)
     faults += [fault for column in (offsets, ends, starts) if column is not None for fault in find_faults(column)]
     check_columns(frame, wanted, spec, faults, train_count=train_count, site=site)
     if groups is None:
@@ -225,7 +225,7 @@ def from_frames(
         _log.warning("ignored column %r of %s, which counts rows and has no name", counting[0], files)
     encoder = lambda train_rows: encode(frame, wanted, train_rows, spec)  # noqa: E731
     notes = tuple(describe_hits(parse_markers(spec.missing_values), hits, len(frame)))
-    if spec.findings:
+    if spec.has_matrix:
         source = make_source(read_matrix([labels, *further], spec), encoder, train_count, sites)
     elif spec.has_numbers:
         source = number_source(read_numbers(labels), encoder, train_count, sites)
