@@ -9,15 +9,18 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from apps.client_app import app as client_app
 from apps.config import Scalar, parse_run_config
 from apps.server_app import RunFailedError
+from apps.server_app import app as server_app
 from apps.sites.rows import own_report, own_rows
 from payloads.held_out import BINS, FindingCounts, FindingEdges
 from payloads.record import PayloadError
 from problems.data.findings import Findings
 from problems.finding_metrics import finding_metrics
 from simulations.scoring.model import load as load_model
-from tests.battery.federation import Run, Wiretap, federate
+from tests.battery.federation import Listener, Run, Wiretap, federate, flat_config, serve
+from tests.battery.test_disclosure import disclosed
 from tests.problems.test_findings import NAMES, make_table
 from tests.refusals import refuses
 
@@ -100,6 +103,18 @@ def test_a_site_may_lack_a_class(tmp_path: Path) -> None:
     run, _ = play(tmp_path / "run", write(tmp_path, tables), label_column="kind", num_server_rounds=8)
     assert run.result["metrics"]["auc_scar"] > 0.7
     assert run.result["training_rows"][1]["findings"][2][1] == 0
+
+
+@pytest.mark.parametrize("strategy", ["local-sgd", "fedx2"])
+def test_no_reply_has_a_column_of_findings(strategy: str, tmp_path: Path) -> None:
+    tables = make_tables(120)
+    flat = flat_config(tmp_path / "run", {**KEYS, "strategy": strategy})
+    grid = Listener(client_app, 3, flat, write(tmp_path, tables, least=5))
+    serve(grid, server_app, flat)
+    columns = [table[name].to_numpy()[part] for table in tables for name in NAMES for part in (slice(96), slice(None))]
+    values = [np.nan_to_num(column, nan=-1) for column in columns]
+    assert len(grid.heard) > 3 * 8
+    assert not [place for reply in grid.heard for place in disclosed(reply, set(), values)]
 
 
 # Small cells, and sites that do not fit.

@@ -49,9 +49,12 @@ def test_deployed_sites_compute_what_one_process_does(strategy: str, deployment:
     assert run.lines[-1]["clients_answered"] == 3
 
 
-def test_sites_with_own_files_compute_what_one_process_does(deployment_with_tables: Deployment, tmp_path: Path) -> None:
-    """The sites agree on columns, scale them over all sites, and evaluate."""
-    config = {**OWN, "strategy": "fedx2", "num-server-rounds": 2}
+@pytest.mark.parametrize("keys", [{}, {"label-columns": "yes, no", "positive-label": ""}])
+def test_sites_with_own_files_compute_what_one_process_does(
+    keys: dict[str, str], deployment_with_tables: Deployment, tmp_path: Path
+) -> None:
+    """The sites agree on columns, scale them over all sites, and evaluate, for one label or for several labels."""
+    config = {**OWN, "strategy": "fedx2", "num-server-rounds": 2, **keys}
     nodes = [{"data-path": str(deployment_with_tables.own_file(site))} for site in range(3)]
     expected, _ = federate(tmp_path / "here" / "run", config, nodes=nodes)
     run = deployment_with_tables.run(tmp_path / "deployed" / "run", config)
