@@ -16,11 +16,12 @@ from apps.sites.rows import RowSites
 from clients import scoring
 from clients.base import client_of
 from clients.describe import DescribeClient
-from clients.vfb2 import VFB2SAGAClient, VFB2SGDClient, VFB2SVRGClient
+from clients.vfb2 import SharedSGDClient, VFB2SAGAClient, VFB2SGDClient, VFB2SVRGClient
 from methods.method import Method
 from strategies import composite, fedx, local_sgd, minimax, newton
 from strategies.describe import Describe
 from strategies.method import strategy_of
+from strategies.shared_sgd import SharedSGD
 from strategies.vfb2 import VFB2SAGA, VFB2SGD, VFB2SVRG
 
 __all__ = ["ALGORITHMS", "ANALYSES", "Algorithm", "adapt", "pair"]
@@ -173,4 +174,9 @@ ALGORITHMS: dict[str, Algorithm] = {
     ),
     "vfb2-svrg": _vertical(VFB2SVRG, VFB2SVRGClient, "the same with SVRG: a snapshot of all slopes before each epoch"),
     "vfb2-saga": _vertical(VFB2SAGA, VFB2SAGAClient, "the same with SAGA: a slope kept for every row"),
+    "shared-sgd": _vertical(
+        SharedSGD,
+        SharedSGDClient,
+        "vertical, from two parties on: SGD on secret shares, so no party learns labels, scores or slopes",
+    ),
 }

@@ -24,7 +24,8 @@ from simulations.engines.addresses import local_addresses, socket_folder
 from vertical.injection import Injection
 from vertical.problem.blocks.network import Architecture
 from vertical.segment.party import run_segment
-from vertical.segment.plan import Holding, PartyState, Recorder, SegmentOutcome, SegmentPlan
+from vertical.segment.plan import SHARED, Holding, PartyState, Recorder, SegmentOutcome, SegmentPlan
+from vertical.shares.segment import make_packages, run_shared_segment
 from vertical.transport.addresses import Address
 from vertical.transport.endpoint import Endpoint, Limits
 from vertical.transport.identity import Identity
@@ -63,10 +64,19 @@ class _Party:
     recorder: Recorder | None
     threads: int
     events: bool
+    packages: Sequence[bytes] | None = None
 
     def run(self) -> Iterator[SegmentOutcome]:
         """Its outcomes, segment by segment."""
-        for plan in self.plans:
+        for number, plan in enumerate(self.plans):
+            if self.packages is not None:
+                assert self.endpoint is not None
+                own = self.me, plan, self.holding, self.state, self.endpoint, self.packages[number]
+                options = {"injection": self.injection, "recorder": self.recorder, "events": self.events}
+                outcome = asyncio.run(run_shared_segment(*own, **options))
+                self.state = outcome.state
+                yield outcome
+                continue
             outcome = asyncio.run(
                 run_segment(
                     self.me,
@@ -127,6 +137,7 @@ def run_parties(
     count = len(holdings)
     lists = {"states": states, "networks": networks, "injections": injections, "recorders": recorders}
     _check(count, plans, transport, processes, lists)
+    shared = [make_packages(plan) for plan in plans if plan.algorithm == SHARED]
     with contextlib.ExitStack() as stack:
         folder = stack.enter_context(socket_folder()) if transport == "unix" else None
         endpoints = _endpoints(local_addresses(count, folder), limits or Limits()) if count > 1 else [None]
@@ -142,6 +153,7 @@ def run_parties(
                 None if recorders is None else recorders[me],
                 threads,
                 events,
+                [packages[me] for packages in shared] if shared else None,
             )
             for me in range(count)
         ]

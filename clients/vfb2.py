@@ -34,6 +34,7 @@ from vertical.records import (
     Segment,
     VFB2State,
 )
+from vertical.segment.plan import SHARED
 from vertical.settings import VFB2Settings
 from vertical.taking_part import find_common_rows, score, train
 from vertical.transport.frames import FinalError, PartyError
@@ -154,6 +155,12 @@ class VFB2SGDClient(VFB2Client):
     """VFB2-SGD (Algorithms 2 and 3)."""
 
     algorithm = "sgd"
+
+
+class SharedSGDClient(VFB2Client):
+    """SGD on secret shares (`vertical.shares`)."""
+
+    algorithm = SHARED
 
 
 class VFB2SVRGClient(VFB2Client):

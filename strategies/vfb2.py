@@ -127,9 +127,13 @@ class VFB2(VerticalStrategy):
         columns = [int(shown.columns[0]) for shown in self.summaries]
         agreed = "%d parties have the same %d training and %d test rows, %s columns; labels of party %s"
         log(INFO, agreed, len(replies), *self.rows, " + ".join(map(str, columns)), names)
-        warn_of_exposure(self.training.num_server_rounds * self.settings.epochs, columns, self.settings.embedding)
+        self.warn(columns)
         if eigenvalue is not None:
             check_step(self.training.learning_rate, eigenvalue, len(self.active), self.settings)
+
+    def warn(self, columns: Sequence[int]) -> None:
+        """Warn if updates could reveal the parties' columns; ``columns`` are the numbers of each party's columns."""
+        warn_of_exposure(self.training.num_server_rounds * self.settings.epochs, columns, self.settings.embedding)
 
     def find_rows(self, arrays: ArrayRecord) -> tuple[int, int]:
         """Ask the parties to find their common rows, and log each party's number of rows.

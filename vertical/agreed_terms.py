@@ -21,7 +21,8 @@ def agreed_terms(
     groups: dict[str, Mapping[str, object]] = {
         "run-config key": run_config,
         "message scalar": scalars,
-        "segment field": {name: fields.get(name, b"") for name in specs_of(Segment)},
+        # each party gets its own package
+        "segment field": {name: fields.get(name, b"") for name in specs_of(Segment) if name != "package"},
     }
     return {
         f"{kind} {name}": hash_parts([kind.encode(), *parts_of(name, value)]).hex()

@@ -19,6 +19,7 @@ from vertical.problem.blocks import GROUP_LASSO
 from vertical.problem.blocks.network import make_network
 from vertical.problem.errors import NetworkError
 from vertical.records import PAGE, Credentials, DataSummary, VFB2State, join_bytes, text
+from vertical.segment.plan import SHARED
 from vertical.settings import VFB2Settings
 from vertical.transport.addresses import free_port
 from vertical.transport.folders import host_mark
@@ -94,6 +95,7 @@ def describe(turn: Turn) -> DataSummary:
             labels=np.array([data.labelled]),
             id_lengths=id_lengths,
             id_marks=id_marks,
+            simulated=np.array([bool(data.keys)]) if turn.algorithm == SHARED else None,
         )
     except NetworkError as error:
         if turn.party.data.keys or turn.party.model == turn.settings.model:

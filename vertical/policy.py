@@ -13,6 +13,8 @@ from vertical.transport.identity import fingerprint
 
 FEWEST_PARTIES, PINNED_PEERS, PEER_CA = "fewest-parties", "pinned-peers", "peer-ca"
 LARGEST_EPSILON, FEWEST_ROWS = "largest-label-epsilon", "fewest-rows"
+# the name of secret shares in ``allowed-maskings``
+SHARES = "shares"
 # the default of a party with its own file
 DEFAULT_FEWEST_ROWS = 100
 ALLOW_INTERSECTION, ALLOWED_MASKINGS = "allow-intersection", "allowed-maskings"
@@ -46,7 +48,7 @@ class Policy:
         authorities: The certificates (DER) of the authorities that may be pinned.
         largest_label_epsilon: The bound of ``vfb2.label-epsilon``, which must also be above 0. None: any value, even 0.
         allow_intersection: Whether parties may search for the ids that all parties have.
-        allowed_maskings: The allowed values of ``vfb2.masking``. Empty: any.
+        allowed_maskings: The allowed values of ``vfb2.masking``, and `SHARES` for secret shares. Empty: any.
         scores_for: The parties that may learn scores to which this party's columns contribute; an element of
             `SCORES_FOR`.
         fewest_rows: The minimum number of training rows, of scored rows, and with several active parties of test rows.
@@ -82,7 +84,10 @@ class Policy:
             raise PolicyError(LARGEST_EPSILON, got=got, allowed=allowed, hint=f"set vfb2.label-epsilon={largest:g}")
         if self.allowed_maskings and masking not in self.allowed_maskings:
             got, allowed = f"a run with vfb2.masking={masking!r}", " or ".join(self.allowed_maskings)
-            raise PolicyError(ALLOWED_MASKINGS, got=got, allowed=allowed, hint="set vfb2.masking to an allowed value")
+            hint = "set vfb2.masking to an allowed value"
+            if SHARES in (masking, *self.allowed_maskings):
+                got, hint = f"a run with {masking}", "choose shared-sgd for shares, or vfb2.masking for masks"
+            raise PolicyError(ALLOWED_MASKINGS, got=got, allowed=allowed, hint=hint)
         if scores_for and SCORES_FOR.index(scores_for) > SCORES_FOR.index(self.scores_for):
             got, allowed = f"a run that scores rows for {scores_for}", f"scores for {self.scores_for}"
             hint = f"set vfb2.score-for={self.scores_for!r}" if self.scores_for != "nobody" else "exclude the party"
@@ -226,8 +231,11 @@ def parse_maskings(text: str) -> tuple[str, ...]:
         PolicyError: A masking is unknown, or the text has none.
     """
     names = tuple(part.strip() for part in text.split(",") if part.strip())
-    unknown = [repr(name) for name in names if name not in (PAIRWISE, TWO_TREES)]
+    unknown = [repr(name) for name in names if name not in (PAIRWISE, TWO_TREES, SHARES)]
     if unknown or not names:
-        got, allowed = ", ".join(unknown) or NOTHING, f"{PAIRWISE}, {TWO_TREES}, or both separated by a comma"
+        got, allowed = (
+            ", ".join(unknown) or NOTHING,
+            f"{PAIRWISE}, {TWO_TREES}, {SHARES}, or several separated by commas",
+        )
         raise PolicyError(ALLOWED_MASKINGS, got=got, allowed=allowed, hint=_PAGE)
     return names

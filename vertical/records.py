@@ -85,11 +85,13 @@ class DataSummary(Payload):
     # the form of the ids: the lengths of the shortest and the longest id, and whether any id has each of `MARKS`
     id_lengths: IntArray = array(2, kind="int")
     id_marks: BoolArray = array(len(MARKS), kind="bool")
+    # with secret shares: whether the rows are a simulation's, which hides nothing
+    simulated: BoolArray | None = array(1, kind="bool", optional=True)
 
 
 @dataclass(frozen=True, eq=False)
 class Segment(Payload):
-    """The definition of a round's segment, in addition to the settings. The server sends the same to all parties.
+    """The definition of a round's segment, in addition to the settings. All parties get the same, except ``package``.
 
     Segment 0 precedes round 1. It has no epochs: the parties check that they have the same rows, and measure the
     metrics at weights 0.
@@ -122,6 +124,10 @@ class Segment(Payload):
     certificate_lengths: IntArray = array("q", kind="int")
     addresses: ByteArray = array("a", kind="bytes")
     address_lengths: IntArray = array("q", kind="int")
+    # with secret shares: the number of columns of each party, and this party's random numbers (`vertical.shares`),
+    # the only field that differs between parties
+    columns: IntArray | None = array("q", kind="int", optional=True)
+    package: ByteArray | None = array("x", kind="bytes", optional=True, secret=True)
 
     def peers(self) -> tuple[list[bytes], list[str]]:
         """Return the certificate and the address of each party; raise PayloadError if the lengths do not fit."""
@@ -202,6 +208,9 @@ class VFB2State(Payload):
     # SAGA's table: one slope per training row
     older_table: Array | None = array("n", optional=True)
     newer_table: Array | None = array("n", optional=True)
+    # with secret shares: the party's shares of all weights after the two segments
+    older_share: IntArray | None = array("s", kind="int", optional=True)
+    newer_share: IntArray | None = array("s", kind="int", optional=True)
     # the digests of the plans of the two segments
     older_history: ByteArray | None = array(32, kind="bytes", optional=True)
     newer_history: ByteArray | None = array(32, kind="bytes", optional=True)

@@ -16,7 +16,7 @@ from vertical.problem.blocks import NO_PENALTY
 from vertical.problem.blocks.base import SGD
 from vertical.problem.objectives import SOFTMAX, make_objective
 from vertical.records import COUNTERS, text
-from vertical.segment.plan import PartyState, SegmentOutcome, SegmentPlan
+from vertical.segment.plan import SHARED, PartyState, SegmentOutcome, SegmentPlan
 from vertical.turn import Turn
 
 
@@ -59,6 +59,8 @@ def make_plan(turn: Turn, row_counts: NDArray[np.int64]) -> SegmentPlan:
         start=number == 1,
         allow_bare=vfb2.allow_two_parties,
         embedding=vfb2.embedding,
+        columns=() if segment.columns is None else tuple(segment.columns.tolist()),
+        last=turn.algorithm == SHARED and bool(segment.last[0]),
         penalty=vfb2.penalty,
         penalty_weight=vfb2.penalty_weight,
         # the digest of the rows' ids stays at the party
@@ -79,6 +81,9 @@ def make_score_plan(turn: Turn, row_counts: NDArray[np.int64], block: KeptBlock)
     """
     plan = replace(make_plan(turn, row_counts), algorithm=SGD, epochs=0, first_epoch=block.epochs, window=1, score=True)
     plan = replace(plan, embedding=block.embedding, update_passive=True, penalty=NO_PENALTY, label_epsilon=0.0)
+    # a recipient of scores subtracts its own part anyway, so two parties hide nothing from each other
+    bare = plan.allow_bare or turn.algorithm == SHARED
+    plan = replace(plan, allow_bare=bare, columns=(), last=False)
     return replace(plan, synchronous=False, evaluate=False, curvature=False, start=False)
 
 
@@ -112,9 +117,11 @@ def find_state(turn: Turn) -> PartyState:
     state, base = turn.state, int(turn.segment.base[0])
     older, newer = state.segments.tolist()
     if base == newer:
-        return PartyState(state.newer, state.newer_table, state.flips, state.newer_head, _hex(state.newer_history))
+        newer = state.newer, state.newer_table, state.flips, state.newer_head, _hex(state.newer_history)
+        return PartyState(*newer, _words(state.newer_share))
     if base == older:
-        return PartyState(state.older, state.older_table, state.flips, state.older_head, _hex(state.older_history))
+        older = state.older, state.older_table, state.flips, state.older_head, _hex(state.older_history)
+        return PartyState(*older, _words(state.older_share))
     known = " and ".join(str(number) for number in (older, newer) if number >= 0)
     has = f"the weights after segment {known}" if known else "no weights"
     raise ValueError(
@@ -125,6 +132,10 @@ def find_state(turn: Turn) -> PartyState:
 
 def _hex(digest: NDArray[np.uint8] | None) -> str:
     return "" if digest is None else digest.tobytes().hex()
+
+
+def _words(share: NDArray[np.int64] | None) -> NDArray[np.uint64] | None:
+    return None if share is None else share.view(np.uint64)
 
 
 def remember_segment(turn: Turn, start: PartyState, outcome: SegmentOutcome, digest: bytes) -> None:
@@ -149,6 +160,8 @@ def remember_segment(turn: Turn, start: PartyState, outcome: SegmentOutcome, dig
         newer_table=outcome.table,
         newer_history=text(digest),
         flips=outcome.flips,
+        older_share=None if start.share is None else start.share.view(np.int64),
+        newer_share=None if outcome.share is None else outcome.share.view(np.int64),
     )
 
 

@@ -11,12 +11,13 @@ from vertical.alignment import find_rows
 from vertical.holdings import digest_holding
 from vertical.injection import injection_of
 from vertical.parties import KeptBlock, find_network
-from vertical.policy import PolicyError, RefusalError
+from vertical.policy import SHARES, PolicyError, RefusalError
 from vertical.records import COUNTERS, Report, text
 from vertical.segment.party import run_segment
-from vertical.segment.plan import PartyState, SegmentOutcome, SegmentPlan
+from vertical.segment.plan import SHARED, PartyState, SegmentOutcome, SegmentPlan
 from vertical.segment.varying import MIN_PARTIES
 from vertical.segments import check_recipients, find_state, in_order, make_plan, make_score_plan, remember_segment
+from vertical.shares.segment import run_shared_segment
 from vertical.transport.folders import sockets
 from vertical.turn import Turn
 
@@ -130,8 +131,12 @@ def run(turn: Turn, plan: SegmentPlan, start: PartyState) -> SegmentOutcome:
     party, data, vfb2 = turn.party, turn.party.data, turn.settings
     # the parties of a simulation share one data set, so they hide nothing from each other
     plan = dataclasses.replace(plan, counted=not data.keys)
-    # an evaluation at weights 0 reveals nothing about the columns, and is not a look
-    if party.looks is not None and (plan.epochs or plan.embedding or start.weights is not None):
+    # shares reveal no number of a row, and an evaluation at weights 0 reveals nothing about the columns
+    if (
+        party.looks is not None
+        and plan.algorithm != SHARED
+        and (plan.epochs or plan.embedding or start.weights is not None)
+    ):
         weights = None if data.block is None else data.block.weights
         turn.facts["looks"] = party.looks.spend(plan, data.columns, weights)
     endpoint = turn.endpoint()
@@ -139,6 +144,13 @@ def run(turn: Turn, plan: SegmentPlan, start: PartyState) -> SegmentOutcome:
         holding = turn.holding()
         if vfb2.groups == "party" and holding.groups is not None:
             holding = dataclasses.replace(holding, groups=np.minimum(holding.groups, 0))
+        if plan.algorithm == SHARED:
+            package = b"" if turn.segment.package is None else turn.segment.package.tobytes()
+            injection = injection_of(turn.me)
+            segment = run_shared_segment(turn.me, plan, holding, start, endpoint, package, injection=injection)
+            outcome = asyncio.run(segment)
+            turn.facts["bytes-to-peers"] = int(outcome.counters.get("bytes_sent", 0))
+            return outcome
         options: dict[str, Any] = {
             "injection": injection_of(turn.me),
             "network": find_network(party, turn.training.seed) if plan.embedding else None,
@@ -180,7 +192,7 @@ def _note(turn: Turn, plan: SegmentPlan, rows: NDArray[np.int64]) -> None:
         "attempt": plan.serial,
         "epochs": plan.epochs,
         "active": list(plan.active),
-        "masking": plan.masking,
+        "masking": SHARES if plan.algorithm == SHARED else plan.masking,
         "label-epsilon": plan.label_epsilon,
         "embedding": plan.embedding,
         "evaluated": plan.evaluate,

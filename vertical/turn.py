@@ -15,7 +15,7 @@ from vertical.agreement import Agreement
 from vertical.parties import KeptBlock, Party
 from vertical.policy import StatedRefusalError
 from vertical.records import Segment, VFB2State
-from vertical.segment.plan import Holding
+from vertical.segment.plan import SHARED, Holding
 from vertical.settings import VFB2Settings
 from vertical.transport.addresses import Address
 from vertical.transport.endpoint import Endpoint, Limits
@@ -107,7 +107,8 @@ class Turn:
         """Return the values that all parties compare: the server's message, and the parties with labels."""
         terms = agreed_terms(self.party.run_config, self.scalars, self.segment)
         # in a run that scores rows, the blocks determine the active parties
-        wanted = 0 if self.settings.score_run else self.settings.max_active
+        wanted = 1 if self.algorithm == SHARED else self.settings.max_active
+        wanted = 0 if self.settings.score_run else wanted
         return Agreement(terms, tuple(self.segment.active.tolist()), wanted, self.party.data.labelled)
 
     def endpoint(self) -> Endpoint:

@@ -68,6 +68,8 @@ def check_columns(strategy: str, spec: DataSpec, vfb2: Settings) -> None:
         if not fits:
             allowed = f"{allowed}, {clients_columns}"
             raise ConfigError(key, got=repr(value), allowed=allowed, hint=f"remove {key}; {_PAGE}")
+    if strategy == "shared-sgd":
+        _check_shares(vfb2)
     if vfb2.label_epsilon and not make_objective(vfb2.problem).classification:
         key, allowed = "vfb2.label-epsilon", f"0, since problem {vfb2.problem!r} does not have two classes"
         raise ConfigError(
@@ -81,6 +83,23 @@ def check_columns(strategy: str, spec: DataSpec, vfb2: Settings) -> None:
         raise ConfigError(key, got=vfb2.embedding, allowed=allowed, hint=f"set {key} to the number of classes")
     if vfb2.embedding and not vfb2.score_run:
         _check_networks(strategy, vfb2)
+
+
+def _check_shares(vfb2: VFB2Settings) -> None:
+    """Refuse settings that do not fit secret shares."""
+    losses = ("logistic", "ridge", "robust")
+    refused: tuple[tuple[str, object, bool, str], ...] = (
+        ("vfb2.problem", vfb2.problem, vfb2.problem not in losses, f"one of {', '.join(losses)}"),
+        ("vfb2.embedding", vfb2.embedding, vfb2.embedding > 0, "0, since networks need vfb2-sgd"),
+        ("vfb2.penalty", vfb2.penalty, vfb2.penalty != NO_PENALTY, "none, since shares cannot be compared with 0"),
+        ("vfb2.label-epsilon", vfb2.label_epsilon, vfb2.label_epsilon > 0, "0, since no party sees labels or slopes"),
+        ("vfb2.update-passive", False, not vfb2.update_passive, "true, since all blocks are updated together"),
+        ("vfb2.active-parties", vfb2.active_parties, vfb2.active_parties not in (1, "auto"), "1 or auto"),
+    )
+    for key, value, wrong, allowed in refused:
+        if wrong:
+            got = f"{value!r} with strategy 'shared-sgd'"
+            raise ConfigError(key, got=got, allowed=allowed, hint=f"remove {key}, or choose a strategy vfb2-*")
 
 
 def _check_networks(strategy: str, vfb2: VFB2Settings) -> None:

@@ -29,7 +29,7 @@ from clients.vfb2 import NoModel, VFB2Client
 from payloads.handshake import Scaling, SiteReport
 from payloads.wire import PHASE, RUN_TOKEN
 from vertical.parties import Party
-from vertical.policy import PEER_CA, Policy, PolicyError, RefusalError
+from vertical.policy import PEER_CA, SHARES, Policy, PolicyError, RefusalError
 from vertical.problem.blocks import NO_PENALTY
 from vertical.problem.blocks.network import check_name
 from vertical.problem.errors import NetworkError
@@ -137,6 +137,13 @@ class PartySites(Sites):
             log(INFO, "party %d: its block of run %s is in %s", party.partition_id, run, path)
 
 
+def _masking(config: RunConfig, own: SiteConfig) -> str:
+    """Return the protection that the party's owner must allow; a simulated party has nothing to protect."""
+    has_file = own.data.data_path is not None or own.vertical.score_path is not None
+    shared = config.run.strategy == "shared-sgd" and has_file
+    return SHARES if shared else settings_of(config).masking
+
+
 def make_party(config: RunConfig, context: Context, party: int, parties: int) -> Party:
     """Return the party of a node. The first access to `Party.data` reads the data, and may raise `DataError`.
 
@@ -157,7 +164,7 @@ def make_party(config: RunConfig, context: Context, party: int, parties: int) ->
         policy.check_run(
             parties,
             label_epsilon=vfb2.label_epsilon,
-            masking=vfb2.masking,
+            masking=_masking(config, SiteConfig.of(node)),
             intersection=vfb2.alignment == "intersection",
             scores_for=vfb2.score_for if vfb2.score_run else "",
         )

@@ -171,9 +171,9 @@ class VerticalTable(Settings):
     largest_label_epsilon: float | None = setting("The largest vfb2.label-epsilon of a run.", gt=0)
     allow_intersection: bool = setting("Whether to take part in runs that compute the parties' common ids.", True)
     allowed_maskings: Annotated[tuple[str, ...], _parse_by(parse_maskings)] = setting(
-        "The allowed values of vfb2.masking.",
+        "The allowed values of vfb2.masking, and shares for shared-sgd.",
         (PAIRWISE, TWO_TREES),
-        "pairwise, two-trees, or both separated by a comma",
+        "pairwise, two-trees, shares, or several separated by commas",
     )
     allow_scores_for: Literal["nobody", "label-holders", "all"] = setting("The parties that may learn scores.", "all")
     share_block: bool = setting("Whether the server may get the party's block of the model.", True)

@@ -219,6 +219,10 @@ def fitting(values: dict[str, Scalar]) -> dict[str, Scalar]:
     refused = {"partition", "partition-sites", "client-shift", "dtype", "frozen", "batch-norm"}
     if values.get("vfb2.problem") in ("ridge", "robust"):
         refused.add("vfb2.label-epsilon")
+    if values.get("strategy") == "shared-sgd":
+        refused |= {
+            f"vfb2.{key}" for key in ("problem", "penalty", "label-epsilon", "update-passive", "active-parties")
+        }
     return {key: value for key, value in values.items() if key not in refused}
 
 

@@ -39,6 +39,7 @@ def opened(monkeypatch: pytest.MonkeyPatch) -> list[str]:
         ({"largest-label-epsilon": 0.5}, {}, "party 1: largest-label-epsilon: .*=0, allowed: above 0"),
         ({"allow-intersection": False}, {"vfb2.alignment": "intersection"}, "party 1: allow-intersection: got a run"),
         ({"allowed-maskings": "two-trees"}, {}, "party 1: allowed-maskings: .*'pairwise', allowed: two-trees"),
+        ({}, {"strategy": "shared-sgd"}, "party 0: allowed-maskings: got a run with shares, allowed: pairwise or two-"),
         # a policy that cannot be read
         ({"fewest-parties": "3"}, {}, "node config: fewest-parties: got '3', allowed: an integer >= 0; change"),
         ({"fewest-parties": True}, {}, "fewest-parties: got True, allowed: an integer >= 0"),

@@ -80,12 +80,12 @@ async def run_segment(
         raise ValueError(f"party {me} is not in a plan for {plan.parties} parties")
     if threads < 1:
         raise ValueError(f"threads must be 1 or more, got {threads}")
-    party = _SegmentRun(me, plan, holding, start, endpoint, network, injection or Injection(), threads, min_parties)
+    party = SegmentRun(me, plan, holding, start, endpoint, network, injection or Injection(), threads, min_parties)
     return await party.run(recorder, events)
 
 
 @dataclass(eq=False, repr=False)
-class _SegmentRun:
+class SegmentRun:
     """The work of `run_segment`."""
 
     me: int
@@ -122,15 +122,14 @@ class _SegmentRun:
 
     async def run(self, recorder: Recorder | None, events: bool) -> SegmentOutcome:
         began = time.perf_counter()
-        router, plan = self._router, self.plan
+        router = self._router
         try:
             context = await self._set_up(recorder, events)
             await router.barrier(0)
             seconds, cpu = time.perf_counter(), time.process_time()
             await self._train(context)
             seconds, cpu = time.perf_counter() - seconds, time.process_time() - cpu
-            if plan.evaluate:
-                await router.through(SegmentEvaluation(context))
+            await self._evaluate(context)
             await self._score(context)
             await router.barrier(1)
         except Exception as error:
@@ -144,6 +143,9 @@ class _SegmentRun:
                 await self._mesh.close()
         times = {"seconds_total": time.perf_counter() - began, "seconds_training": seconds, "cpu_training": cpu}
         counters = {name: float(count) for name, count in (self._counts(context) | times).items()}
+        return self._outcome(context, counters)
+
+    def _outcome(self, context: SegmentContext, counters: dict[str, float]) -> SegmentOutcome:
         return SegmentOutcome(
             context.block.weights,
             context.block.table,
@@ -164,13 +166,7 @@ class _SegmentRun:
         # in a thread, so heartbeats continue while a sparse block compiles its code
         prepared = asyncio.ensure_future(asyncio.to_thread(self._prepare))
         prepared.add_done_callback(lambda task: task.cancelled() or task.exception())  # no warning if joining fails
-        hellos = {self.me: self._hello}
-        if self._mesh is not None:
-            joined = await self._mesh.join()
-            hellos |= {peer: Hello.from_bytes(peer, body) for peer, body in joined.items()}
-            agreement = plan.agreement(labelled=self.holding.labels is not None)
-            await agreement.confirm(self._mesh, {party: hello.greeting for party, hello in hellos.items()})
-        check_hellos(plan, hellos)
+        hellos = await self._join()
         block, head, flags = await prepared
         sums = shared_sums(self.me, self._agenda, self._private, hellos, self._router.send, recorder)
         counted = None
@@ -178,9 +174,7 @@ class _SegmentRun:
             look = VariationWatch(self.holding, block)
             sums = counted = CheckedSums(self.me, self._agenda, sums, look, self.min_parties, self._router.broadcast)
         self._router.open(sums, recorder)
-        if plan.ids:
-            tags = {peer: hello.ids for peer, hello in hellos.items() if peer != self.me}
-            self._comparison.check(await self._router.notices(Kind.ALIGN, self._comparison.answer(tags)))
+        await self._compare(hellos)
         # whether no party's partials vary before the first update
         from_zero = plan.counts and await self._count(flags)
         if counted is not None:
@@ -201,6 +195,23 @@ class _SegmentRun:
             log=[] if events else None,
             constant=block.partials(np.zeros(1, np.int64)) if from_zero else None,
         )
+
+    async def _join(self) -> dict[int, Hello]:
+        """Join the other parties and compare plans. Return the hello of each party."""
+        plan, hellos = self.plan, {self.me: self._hello}
+        if self._mesh is not None:
+            joined = await self._mesh.join()
+            hellos |= {peer: Hello.from_bytes(peer, body) for peer, body in joined.items()}
+            agreement = plan.agreement(labelled=self.holding.labels is not None)
+            await agreement.confirm(self._mesh, {party: hello.greeting for party, hello in hellos.items()})
+        check_hellos(plan, hellos)
+        return hellos
+
+    async def _compare(self, hellos: dict[int, Hello]) -> None:
+        """Compare the rows' ids with the other parties."""
+        if self.plan.ids:
+            tags = {peer: hello.ids for peer, hello in hellos.items() if peer != self.me}
+            self._comparison.check(await self._router.notices(Kind.ALIGN, self._comparison.answer(tags)))
 
     def _prepare(self) -> tuple[Block, Head | None, bytes]:
         me, plan, objective, state, network = self.me, self.plan, self._objective, self.state, self.network
@@ -252,6 +263,10 @@ class _SegmentRun:
                 if plan.algorithm == SVRG or (plan.algorithm == SAGA and plan.start and stretch == 0):
                     await router.through(full_pass)
                 await router.through(updates)
+
+    async def _evaluate(self, context: SegmentContext) -> None:
+        if self.plan.evaluate:
+            await self._router.through(SegmentEvaluation(context))
 
     async def _score(self, context: SegmentContext) -> None:
         if not self.plan.score:

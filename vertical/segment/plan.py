@@ -21,6 +21,8 @@ from vertical.problem.objectives import PROBLEMS, SOFTMAX, Array, make_objective
 from vertical.transport.frames import Frame
 
 PAIRWISE, TWO_TREES, BARE = "pairwise", "two-trees", "none"
+# the algorithm on secret shares, see `vertical.shares`
+SHARED = "shared"
 MASKINGS = (PAIRWISE, TWO_TREES, BARE)
 MAX_PARTIES = 2**16 - 1
 
@@ -67,6 +69,8 @@ class SegmentPlan:
         counted: Whether the parties check that enough parties' partials vary over the rows
             (`vertical.segment.varying`). False for simulated parties.
         history: The digest of the plan of the segment that produced the initial weights. "": weights 0.
+        columns: The number of columns of each party, in a segment on secret shares.
+        last: Whether the segment is the last of the run, in a segment on secret shares.
         wanted: The number of active parties. They must be the first parties with labels. 0: not checked.
         terms: The digest of each value that the server must send equally to all parties, by name.
     """
@@ -102,6 +106,8 @@ class SegmentPlan:
     ids: str = ""
     counted: bool = False
     history: str = ""
+    columns: tuple[int, ...] = ()
+    last: bool = False
     wanted: int = 0
     terms: tuple[tuple[str, str], ...] = ()
 
@@ -153,7 +159,12 @@ class SegmentPlan:
             if getattr(self, name) < bound:
                 raise ValueError(f"{name} must be {bound} or more, got {getattr(self, name)}")
         self._check_parties()
-        choices = {"masking": MASKINGS, "algorithm": ALGORITHMS, "problem": (*PROBLEMS, SOFTMAX), "penalty": PENALTIES}
+        choices = {
+            "masking": MASKINGS,
+            "algorithm": (*ALGORITHMS, SHARED),
+            "problem": (*PROBLEMS, SOFTMAX),
+            "penalty": PENALTIES,
+        }
         for name, known in choices.items():
             if getattr(self, name) not in known:
                 raise ValueError(f"{name} {getattr(self, name)!r} is not known; one of: {', '.join(known)}")
@@ -190,7 +201,7 @@ class SegmentPlan:
             raise ValueError(f"active must be different parties of 0 to {self.parties - 1}, at least one, got {active}")
         if len(active) > self.rows and not self.score:
             raise ValueError(f"{len(active)} active parties need at least as many rows, got {self.rows}")
-        if self.parties == 2 and not self.allow_bare:
+        if self.parties == 2 and not self.allow_bare and self.algorithm != SHARED:
             raise ValueError(
                 "2 parties: the dominator would learn its only collaborator's partials with any masking; "
                 "use 3 or more parties, or set allow_bare"
@@ -231,6 +242,7 @@ class PartyState:
         flips: Whether each of the (n,) labels is inverted, at an active party under label privacy. Otherwise None.
         head: The (k + 1,) weights of the head, at the active party of a plan with a head. None: its initial weights.
         history: The digest of the plan of the segment that produced the state. "": no segment.
+        share: The party's (D,) shares of all weights, on secret shares. None: weights 0.
     """
 
     weights: Array | None = None
@@ -238,6 +250,7 @@ class PartyState:
     flips: NDArray[np.bool_] | None = None
     head: Array | None = None
     history: str = ""
+    share: NDArray[np.uint64] | None = None
 
 
 class Event(NamedTuple):
@@ -275,7 +288,7 @@ class SegmentOutcome:
     """A party's state and results after a segment.
 
     Attributes:
-        weights, table, flips, head: See `PartyState`.
+        weights, table, flips, head, share: See `PartyState`.
         metrics: The metrics at the reporter: `objective` of the training rows; `loss`, `accuracy` and `auc` (or `rmse`)
             of the test rows; and `largest_eigenvalue`, a bound of the curvature, if the plan requires it.
         counters: The counters, see `vertical.segment.party`.
@@ -292,8 +305,9 @@ class SegmentOutcome:
     log: list[Event] | None = None
     scores: Array | None = None
     head: Array | None = None
+    share: NDArray[np.uint64] | None = None
 
     @property
     def state(self) -> PartyState:
         """The initial state of the next segment."""
-        return PartyState(self.weights, self.table, self.flips, self.head)
+        return PartyState(self.weights, self.table, self.flips, self.head, share=self.share)

@@ -15,7 +15,8 @@ from vertical.segment.sum_order import SUMS
 from vertical.transport.frames import Frame, Kind, PartyError, protocol_error
 from vertical.transport.mesh import Mesh
 
-_SUMS = frozenset((*SUMS, Kind.VALUE_TREE, Kind.MASK_TREE, Kind.COUNT))
+_SHARES = range(Kind.MASKED_FEATURES, Kind.BLOCK + 1)
+_SUMS = frozenset((*SUMS, Kind.VALUE_TREE, Kind.MASK_TREE, Kind.COUNT, *_SHARES))
 
 
 class FrameRouter:

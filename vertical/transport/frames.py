@@ -40,6 +40,13 @@ class Kind(IntEnum):
     TERMS = 15
     VARIES = 20
     COUNT = 21
+    MASKED_FEATURES = 22
+    MASKED_LABELS = 23
+    MASKED_WEIGHTS = 24
+    MASKED_SCORES = 25
+    MASKED_SLOPES = 26
+    WAVE_SUMS = 27
+    BLOCK = 28
     # control frames of the mesh
     HELLO = 240
     BEAT = 241

@@ -1,0 +1,102 @@
+"""The server half of vertical learning on secret shares (`vertical.shares`): VFB2's, with the server as the dealer.
+
+The server learns no share of any value: it hands out random numbers, and the parties send their masked numbers to each
+other only. The server must therefore not cooperate with a party.
+"""
+
+import secrets
+from collections.abc import Sequence
+from dataclasses import replace
+from itertools import chain
+
+import numpy as np
+from flwr.app import ArrayRecord, Message
+
+from payloads.wire import PAYLOAD
+from problems.randomness import stream
+from strategies.vertical.strategy import PartyExchange
+from strategies.vfb2 import VFB2
+from vertical.problem.objectives import make_objective
+from vertical.problem.schedule import Schedule
+from vertical.records import Segment, text
+from vertical.shares.deals import DealPlan
+from vertical.shares.package import deal_segment
+
+
+class SharesExchange(PartyExchange):
+    """An exchange in which each party also gets its own package of random numbers."""
+
+    family: "SharedSGD"
+
+    def write(self, clients: Sequence[int]) -> list[Message]:
+        packages, segment = self.family.packages, self.family.dealt
+        if not packages or segment is None or self.phase in self.family.introductions:
+            return super().write(clients)
+        common, written = self.content, []
+        for client in clients:
+            self.content = common.copy()
+            self.content[PAYLOAD] = replace(segment, package=text(packages[client])).to_record()
+            written += super().write([client])
+        self.content = common
+        return written
+
+
+class SharedSGD(VFB2):
+    """SGD on secret shares: no party learns another party's labels, features, scores or slopes."""
+
+    exchange_type = SharesExchange
+    fewest_clients = 2
+    traits = replace(
+        VFB2.traits,
+        sends="between parties, shares masked by random numbers of the server; to the server, the reporter's metrics",
+    )
+
+    # the packages of the newest attempt at a segment, and its message without a package
+    packages: Sequence[bytes] = ()
+    dealt: Segment | None = None
+
+    def segment(self) -> Segment:
+        """Return the message of a new attempt at the present segment, and deal its random numbers."""
+        segment = super().segment()
+        self.packages, self.dealt = (), None
+        if self.settings.score_run or self.rows is None:
+            return segment
+        columns = tuple(int(summary.columns[0]) for summary in self.summaries)
+        segment = self.dealt = replace(segment, columns=np.array(columns))
+        self.packages = self.deal(columns, evaluates=bool(segment.evaluate[0]))
+        return segment
+
+    def deal(self, columns: tuple[int, ...], *, evaluates: bool) -> list[bytes]:
+        """Return each party's package of random numbers for the present segment.
+
+        Args:
+            columns: The number of columns of each party.
+            evaluates: Whether the segment measures the metrics.
+        """
+        assert self.rows is not None
+        training, vfb2, (rows, test_rows) = self.training, self.settings, self.rows
+        schedule = Schedule(rows, 1, training.batch_size, training.seed)
+        first = max(self.under_way - 1, 0) * vfb2.epochs
+        epochs = range(first, first + vfb2.epochs) if self.under_way else range(0)
+        batches = chain.from_iterable(schedule.batches(epoch, 0) for epoch in epochs)
+        evaluated: slice | None = slice(rows, rows + test_rows) if test_rows else slice(0, rows)
+        plan = DealPlan(vfb2.problem, columns, make_objective(vfb2.problem, vfb2.factor).weight > 0)
+        # a simulation hides nothing, and the same seed then gives the same bits
+        simulated = all(summary.simulated is not None and summary.simulated[0] for summary in self.summaries)
+        draw = stream(training.seed, "shares", self.under_way).bytes if simulated else secrets.token_bytes
+        evaluated = evaluated if evaluates else None
+        return deal_segment(plan, rows + test_rows, batches, evaluated, self.active[0], draw)
+
+    def introduce(self, server_round: int, arrays: ArrayRecord) -> None:
+        """Send the parties each other's credentials. In training, the first party with labels is the active party."""
+        super().introduce(server_round, arrays)
+        if not self.settings.score_run:
+            self.active = self.active[:1]
+
+    def warn(self, columns: Sequence[int]) -> None:
+        """Give no warning, since updates reveal nothing about columns."""
+
+    @property
+    def shares(self) -> bool:
+        """Whether the server gets the blocks, which are opened to their owners after the last round."""
+        return super().shares and self.under_way == self.training.num_server_rounds

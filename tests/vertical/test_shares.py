@@ -1,0 +1,202 @@
+"""Tests of training on secret shares, with real parties over TLS on this machine, against NumPy in float64."""
+
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from scipy.special import expit
+from sklearn.metrics import roc_auc_score
+
+from apps.config import parse_run_config
+from apps.run_config.settings import ConfigError
+from benchmarks.parties import PartiesError, run_parties
+from tests.clients.party_problems import make_case
+from tests.refusals import refuses
+from vertical.policy import Policy, PolicyError
+from vertical.problem.objectives import Array, make_objective
+from vertical.problem.schedule import Schedule
+from vertical.segment.plan import SHARED, Holding, SegmentOutcome, SegmentPlan
+from vertical.shares.deals import DealPlan, deal, draw_all
+from vertical.shares.numbers import SHIFT, WEIGHT, Stream, add, decode, encode
+from vertical.shares.package import Package
+from vertical.shares.updates import SharedWeights, Update
+from vertical.shares.waves import approximate
+from vertical.transport.frames import Frame, Kind
+
+ROWS, TESTS, COLUMNS = 200, 400, 9
+
+
+def draw_rows(problem: str, seed: int = 0) -> tuple[Array, Array]:
+    """Return features and labels of training rows and then of test rows."""
+    rng = np.random.default_rng(seed)
+    features = rng.normal(size=(ROWS + TESTS, COLUMNS))
+    scores = features @ np.linspace(-1.0, 1.0, COLUMNS)
+    if problem == "logistic":
+        return features, np.where(rng.random(len(scores)) < expit(scores), 1.0, -1.0)
+    return features, scores + rng.normal(size=len(scores))
+
+
+def plan_of(problem: str, parties: int, **fields: Any) -> SegmentPlan:
+    counts = tuple(len(own) for own in np.array_split(np.arange(COLUMNS), parties))
+    plan = replace(make_case(3, (0,)).plan, parties=parties, active=(0,), algorithm=SHARED, problem=problem)
+    plan = replace(plan, weight=0.01, step=0.1, batch_size=32, rows=ROWS, test_rows=TESTS, epochs=3, window=1)
+    return replace(plan, columns=counts, last=True, evaluate=True, **fields)
+
+
+def train(plan: SegmentPlan, features: Array, labels: Array, **options: Any) -> list[SegmentOutcome]:
+    """Run one segment with all parties; party 0 has the labels."""
+    holdings, start = [], 0
+    for party, count in enumerate(plan.columns):
+        own = np.ascontiguousarray(features[:, start : start + count])
+        start += count
+        halves = (labels[:ROWS], labels[ROWS:]) if party == 0 else (None, None)
+        holdings.append(Holding(own[:ROWS], own[ROWS:], *halves))
+    return run_parties(holdings, plan, processes=False, **options)[0]
+
+
+def train_centrally(plan: SegmentPlan, features: Array, labels: Array) -> Array:
+    """Return the (d,) weights of SGD on all columns, with the shares' approximated slopes and delay."""
+    weights = [np.zeros(features.shape[1])]
+    schedule = Schedule(plan.rows, 1, plan.batch_size, plan.seed)
+    for epoch in range(plan.epochs):
+        for rows in schedule.batches(plan.first_epoch + epoch, 0):
+            old = weights[max(len(weights) - plan.window, 0)]
+            z, y = features[rows] @ old, labels[rows]
+            if plan.problem == "ridge":
+                slopes = 2.0 * (z - y)
+            elif plan.problem == "robust":
+                slopes = approximate("robust", z - y)
+            else:
+                slopes = approximate("logistic", z) - y / 2.0
+            weights.append(weights[-1] - plan.step * (features[rows].T @ slopes / len(rows) + plan.weight * old))
+    return weights[-1]
+
+
+@pytest.mark.parametrize(("parties", "window"), [(2, 1), (3, 3)])
+@pytest.mark.parametrize("problem", ["logistic", "ridge", "robust"])
+def test_shares_train_as_one_table(problem: str, parties: int, window: int) -> None:
+    features, labels = draw_rows(problem)
+    plan = plan_of(problem, parties, window=window)
+    outcomes = train(plan, features, labels)
+    weights = np.concatenate([outcome.weights for outcome in outcomes])
+    np.testing.assert_allclose(weights, train_centrally(plan, features, labels), atol=5e-4)
+    z, y = features[ROWS:] @ weights, labels[ROWS:]
+    metrics = outcomes[0].metrics
+    assert metrics["loss"] == pytest.approx(make_objective(problem, 0.0).losses(z, y).mean(), abs=1e-3)
+    if problem == "logistic":
+        assert metrics["auc"] == pytest.approx(roc_auc_score(y, z), abs=1e-3)
+    else:
+        assert metrics["rmse"] == pytest.approx(np.sqrt(np.square(z - y).mean()), abs=1e-3)
+    assert not any(outcome.metrics for outcome in outcomes[1:])
+
+
+@settings(max_examples=30, deadline=None)
+@given(st.integers(2, 5), st.lists(st.floats(-1e5, 1e5), min_size=1, max_size=6), st.integers(0, 2**32))
+def test_weights_are_rounded_to_one_unit(parties: int, values: list[float], seed: int) -> None:
+    """The truncation of shares is right for each number of parties and each mask."""
+    draw, count = np.random.default_rng(seed).bytes, len(values)
+    plan = DealPlan("logistic", (count, *[0] * (parties - 1)), decays=True)
+    masks = [Stream(draw(32)).draw(1, columns) for columns in plan.columns]
+    seeds, rows = [draw(32) for _ in range(parties)], np.array([0])
+    (corrections,) = deal(plan, masks, [rows], [Stream(own) for own in seeds])
+    shares = [Stream(draw(32)).draw(count) for _ in range(parties - 1)]
+    shares.append(encode(np.array(values), WEIGHT + SHIFT) - add(shares))
+    updates, parts = [], []
+    for party in range(parties):
+        package = Package(plan, Stream(seeds[party]), b"", b"", corrections if party == parties - 1 else None)
+        empty = {peer: np.zeros((1, plan.columns[peer]), np.uint64) for peer in range(parties) if peer != party}
+        own = np.zeros((1, plan.columns[party]), np.uint64)
+        parts.append(SharedWeights(party, plan, own, empty, shares[party], 0.1, 0.1))
+        updates.append(Update(rows, package.update(1)))
+    opened = add([part.mask_weights(update) for part, update in zip(parts, updates, strict=True)])
+    for part, update in zip(parts, updates, strict=True):
+        part.mask_scores(update, opened)
+    rounded = decode(add([update.rounded for update in updates]), WEIGHT)
+    assert np.abs(rounded - values).max() <= 2.0**-WEIGHT
+
+
+class Listener:
+    """A party that keeps all frames of the other parties."""
+
+    def __init__(self) -> None:
+        self.frames: list[Frame] = []
+
+    def received(self, peer: int, frame: Frame) -> None:
+        self.frames.append(Frame(frame.kind, frame.active, frame.update, bytes(frame.body)))
+
+    def contributed(self, kind: int, active: int, values: Array) -> None: ...
+
+    def words(self, kinds: Sequence[int]) -> np.ndarray:
+        return np.concatenate([np.frombuffer(f.body, np.uint64) for f in self.frames if f.kind in kinds])
+
+
+@pytest.mark.parametrize("changed", [False, True])
+def test_frames_are_uniform_whatever_the_other_party_has(changed: bool) -> None:
+    """A party's view depends on its own input only: with other features of its peer it is as uniform."""
+    features, labels = draw_rows("logistic")
+    if changed:
+        features[:, 5:] = 0.0
+    listeners = [Listener(), Listener()]
+    train(plan_of("logistic", 2), features, labels, recorders=listeners)
+    kinds = (Kind.MASKED_FEATURES, Kind.MASKED_LABELS, Kind.MASKED_WEIGHTS, Kind.MASKED_SCORES, Kind.MASKED_SLOPES)
+    for listener in listeners:
+        words = listener.words(kinds)
+        assert len(np.unique(words)) == len(words) > 3000
+        counts = np.bincount(words.view(np.uint8), minlength=256)
+        # chi-squared with 255 degrees of freedom: above 360 once in 50,000 times
+        assert np.square(counts - counts.mean()).sum() / counts.mean() < 360
+        scores = listener.words([Kind.MASKED_SLOPES]).astype(float)[: 3 * ROWS]
+        assert abs(np.corrcoef(scores, np.tile(labels[:ROWS], 3))[0, 1]) < 0.2
+
+
+def test_a_mask_is_never_dealt_twice() -> None:
+    plan = DealPlan("robust", (3, 2), decays=False)
+    streams = [Stream(bytes([party]) * 32) for party in range(2)]
+    first, second = (np.concatenate(draw_all(plan.parts(5), streams)[0]) for _ in range(2))
+    assert not set(first.tolist()) & set(second.tolist())
+
+
+@pytest.mark.parametrize(
+    ("scale", "fields", "words"),
+    [
+        (60.0, {"step": 5.0}, "above 16, the range of shares: lower learning-rate"),
+        (1e300, {}, "party [01]: numbers must be finite and within"),
+    ],
+)
+def test_numbers_out_of_range_end_the_segment(scale: float, fields: dict[str, Any], words: str) -> None:
+    features, labels = draw_rows("logistic")
+    with pytest.raises(PartiesError, match=words):
+        train(plan_of("logistic", 2, **fields), features * scale, labels)
+
+
+def test_a_package_of_another_segment_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    features, labels = draw_rows("logistic")
+    monkeypatch.setattr("benchmarks.parties.make_packages", lambda plan: [bytes(96), bytes(104)])
+    with pytest.raises(PartiesError, match="the dealer's package has 104 bytes, not the"):
+        train(plan_of("logistic", 2), features, labels)
+
+
+@pytest.mark.parametrize(
+    ("key", "value", "allowed"),
+    [
+        ("vfb2.problem", "softmax", "one of logistic, ridge, robust"),
+        ("vfb2.embedding", 4, "0, since networks need vfb2-sgd"),
+        ("vfb2.penalty", "l1", "none, since shares cannot be compared with 0"),
+        ("vfb2.label-epsilon", 1.0, "0, since no party sees labels or slopes"),
+        ("vfb2.update-passive", False, "true, since all blocks are updated together"),
+        ("vfb2.active-parties", 2, "1 or auto"),
+    ],
+)
+def test_settings_without_shares_are_refused(key: str, value: Any, allowed: str) -> None:
+    with refuses(ConfigError, f"{key}: got {value!r} with strategy 'shared-sgd', allowed: {allowed}"):
+        parse_run_config({"strategy": "shared-sgd", "dataset": "breast-cancer", key: value})
+
+
+@pytest.mark.parametrize(("allowed", "masking"), [(("pairwise",), "shares"), (("shares",), "pairwise")])
+def test_an_owner_chooses_between_masks_and_shares(allowed: tuple[str, ...], masking: str) -> None:
+    with refuses(PolicyError, f"allowed-maskings: got a run with {masking}, allowed: {allowed[0]}"):
+        Policy(allowed_maskings=allowed).check_run(2, label_epsilon=0.0, masking=masking, intersection=False)

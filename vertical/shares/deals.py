@@ -1,0 +1,167 @@
+"""The dealer's work: random numbers for each update, and their functions, as shares of all parties.
+
+Every party and the dealer know a seed, from which the party's shares are drawn. Sums of the parties' streams are
+uniform, which suffices for masks. For functions of the masks, the last party gets *corrections*: its shares are the
+function's value minus the other parties' shares. So the dealer sends a seed to each party, and the corrections to the
+last party. In addition, each party with features has a seed of U, the mask of its features.
+"""
+
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import NamedTuple
+
+import numpy as np
+from jaxtyping import Int64, UInt64
+
+from vertical.problem.objectives import RIDGE
+from vertical.shares.numbers import PHASE, SHIFT, WAVE, Stream, Words, add, encode
+from vertical.shares.waves import TERMS, turn
+
+
+class Deal(NamedTuple):
+    """A party's shares of the random numbers of one update, of b rows and D weights.
+
+    Attributes:
+        weights_mask: The shares r of the mask of the weights.
+        truncated: r >> `SHIFT`.
+        weights_top: The highest bits of r. Empty without a regulariser.
+        products: U (r >> `SHIFT`), without each owner's product by its own share.
+        scores_mask: The shares r of the mask of the scores.
+        slopes: The cosines of r's angles (`waves.turn`) and then the sines, for each sine and row. For ridge: r modulo
+            one period without the lowest bits, and the highest bit of r modulo one period.
+        slopes_mask: The shares r of the mask of the slopes.
+        gradients: U^T r, without each owner's product by its own share.
+    """
+
+    weights_mask: Words
+    truncated: Words
+    weights_top: Words
+    products: Words
+    scores_mask: Words
+    slopes: Words
+    slopes_mask: Words
+    gradients: Words
+
+
+@dataclass(frozen=True)
+class DealPlan:
+    """The numbers that determine the shape of a deal.
+
+    Attributes:
+        problem: A problem of `vertical.problem.objectives`.
+        columns: The number of columns of each party.
+        decays: Whether the weights shrink in each update.
+        dropped: Of ridge's scores, the number of lowest bits that are dropped.
+    """
+
+    problem: str
+    columns: tuple[int, ...]
+    decays: bool
+    dropped: int = 20
+
+    @property
+    def slices(self) -> list[slice]:
+        """The positions of each party's weights."""
+        ends = np.cumsum(self.columns).tolist()
+        return [slice(end - count, end) for end, count in zip(ends, self.columns, strict=True)]
+
+    def parts(self, rows: int) -> list[tuple[int, bool]]:
+        """Return for each field of a `Deal` its length, and whether the last party gets corrections.
+
+        Args:
+            rows: The number of the update's rows.
+        """
+        weights, waves = sum(self.columns), 2 if self.problem == RIDGE else 2 * TERMS
+        return [
+            (weights, False),
+            (weights, True),
+            (weights * self.decays, True),
+            (rows, True),
+            (rows, False),
+            (waves * rows, True),
+            (rows, False),
+            (weights, True),
+        ]
+
+    def corrections(self, rows: int) -> int:
+        """Return the number of corrections for an update."""
+        return sum(length for length, corrected in self.parts(rows) if corrected)
+
+
+def draw_parts(parts: Sequence[tuple[int, bool]], stream: Stream, corrections: Words | None = None) -> list[Words]:
+    """Return a party's next shares.
+
+    Args:
+        parts: The length of each part, and whether the last party gets corrections.
+        stream: The party's stream.
+        corrections: At the last party, the corrections of all these parts. None at the other parties.
+    """
+    shares, position = [], 0
+    for length, corrected in parts:
+        if corrections is not None and corrected:
+            shares.append(corrections[position : position + length])
+            position += length
+        else:
+            shares.append(stream.draw(length))
+    return shares
+
+
+def draw_all(parts: Sequence[tuple[int, bool]], streams: Sequence[Stream]) -> list[list[Words]]:
+    """Return the next shares of all parties, with zeros in place of the last party's corrections.
+
+    Args:
+        parts: See `draw_parts`.
+        streams: The streams of all parties.
+    """
+    zeros = np.zeros(sum(length for length, corrected in parts if corrected), np.uint64)
+    return [*(draw_parts(parts, stream) for stream in streams[:-1]), draw_parts(parts, streams[-1], zeros)]
+
+
+def deal(
+    plan: DealPlan,
+    masks: Sequence[UInt64[np.ndarray, "n _"]],
+    batches: Iterable[Int64[np.ndarray, "b"]],
+    streams: Sequence[Stream],
+) -> Iterator[Words]:
+    """Yield the last party's corrections for each update.
+
+    Args:
+        plan: The plan.
+        masks: The (n, d) masks U of each party's features.
+        batches: The rows of each update.
+        streams: The streams of all parties.
+    """
+    for rows in batches:
+        deals = [Deal(*shares) for shares in draw_all(plan.parts(len(rows)), streams)]
+        yield np.concatenate(_correct(plan, [mask[rows] for mask in masks], deals))
+
+
+def _correct(plan: DealPlan, masks: Sequence[Words], deals: Sequence[Deal]) -> list[Words]:
+    """Return the last party's corrections, whose fields are 0 in ``deals``."""
+    total = Deal(*map(add, zip(*deals, strict=True)))
+    truncated = total.weights_mask >> np.uint64(SHIFT)
+    top = (total.weights_mask >> np.uint64(63))[: len(total.weights_top)]
+    last = len(masks) - 1
+    products, gradients = np.zeros(len(total.products), np.uint64), []
+    for party, (mask, columns) in enumerate(zip(masks, plan.slices, strict=True)):
+        # the last party's own shares of `truncated` are the correction itself
+        others = total.truncated - deals[party].truncated if party == last else truncated - deals[party].truncated
+        products += mask @ others[columns]
+        gradients.append(mask.T @ (total.slopes_mask - deals[party].slopes_mask))
+    values = truncated, top, products, make_slopes(plan, total.scores_mask), np.concatenate(gradients)
+    names = "truncated", "weights_top", "products", "slopes", "gradients"
+    return [value - getattr(total, name) for value, name in zip(values, names, strict=True)]
+
+
+def make_slopes(plan: DealPlan, mask: UInt64[np.ndarray, "b"]) -> UInt64[np.ndarray, "parts"]:
+    """Return the functions of a mask of scores from which the parties compute slopes.
+
+    Args:
+        plan: The plan.
+        mask: The mask.
+    """
+    if plan.problem == RIDGE:
+        phases = mask & np.uint64((1 << PHASE) - 1)
+        return np.concatenate([phases >> np.uint64(plan.dropped), phases >> np.uint64(PHASE - 1)])
+    angles = turn(plan.problem, mask)
+    return encode(np.concatenate([np.cos(angles), np.sin(angles)]).ravel(), WAVE)
