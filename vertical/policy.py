@@ -51,7 +51,8 @@ class Policy:
         allowed_maskings: The allowed values of ``vfb2.masking``, and `SHARES` for secret shares. Empty: any.
         scores_for: The parties that may learn scores to which this party's columns contribute; an element of
             `SCORES_FOR`.
-        fewest_rows: The minimum number of training rows, of scored rows, and with several active parties of test rows.
+        fewest_rows: The minimum number of training rows, of scored rows, and with several active parties or secret
+            shares of test rows.
         peer_hosts: The hosts to which this party connects. Empty: any host that the server names.
     """
 
@@ -105,7 +106,7 @@ class Policy:
                 hint="provide the same ids at all parties, and set vfb2.alignment='digest'",
             )
 
-    def check_rows(self, rows: int, test_rows: int = 0, dominators: int = 1) -> None:
+    def check_rows(self, rows: int, test_rows: int = 0, dominators: int = 1, *, shared: bool = False) -> None:
         """Refuse sums over few rows, whose cells are easy to guess.
 
         Another party could list only a few ids, to leave only those rows in common.
@@ -114,13 +115,14 @@ class Policy:
             rows: The number of training rows, or of scored rows.
             test_rows: The number of test rows.
             dominators: The number of active parties, among which the test rows are divided.
+            shared: Whether the run uses secret shares, whose metrics are sums over the test rows.
 
         Raises:
             PolicyError: There are fewer rows than the owner requires.
         """
         few = [f"{rows:,} rows"] if rows < self.fewest_rows else []
-        if dominators > 1 and 0 < test_rows < self.fewest_rows:
-            few.append(f"{test_rows:,} test rows for {dominators} active parties")
+        if (dominators > 1 or shared) and 0 < test_rows < self.fewest_rows:
+            few.append(f"{test_rows:,} test rows" + (f" for {dominators} active parties" if dominators > 1 else ""))
         if few:
             got, hint = (
                 f"a run of {' and '.join(few)}",

@@ -89,7 +89,8 @@ class Turn:
         """
         holding = self.holding()
         rows, test_rows = int(holding.features.shape[0]), holding.test_rows
-        self.party.policy.check_rows(rows, test_rows, max(len(self.segment.active), self.settings.min_active))
+        dominators, shared = max(len(self.segment.active), self.settings.min_active), self.algorithm == SHARED
+        self.party.policy.check_rows(rows, test_rows, dominators, shared=shared)
         return np.array([rows, test_rows])
 
     def check_network(self) -> None:

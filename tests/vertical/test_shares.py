@@ -200,3 +200,9 @@ def test_settings_without_shares_are_refused(key: str, value: Any, allowed: str)
 def test_an_owner_chooses_between_masks_and_shares(allowed: tuple[str, ...], masking: str) -> None:
     with refuses(PolicyError, f"allowed-maskings: got a run with {masking}, allowed: {allowed[0]}"):
         Policy(allowed_maskings=allowed).check_run(2, label_epsilon=0.0, masking=masking, intersection=False)
+
+
+def test_sums_over_few_test_rows_are_refused() -> None:
+    Policy(fewest_rows=100).check_rows(100, 5)
+    with refuses(PolicyError, "fewest-rows: got a run of 5 test rows, allowed: 100 or more"):
+        Policy(fewest_rows=100).check_rows(100, 5, shared=True)
