@@ -26,6 +26,7 @@ from clients.scoring import LocalSGDMRatioClient as LocalSGDMRatioClient
 from clients.scoring import MinimaxClient as MinimaxClient
 from clients.scoring import NewtonClient as NewtonClient
 from clients.scoring import ScaffoldClient as ScaffoldClient
+from clients.vfb2 import SharedSGDClient as SharedSGDClient
 from clients.vfb2 import VFB2Client as VFB2Client
 from clients.vfb2 import VFB2SAGAClient as VFB2SAGAClient
 from clients.vfb2 import VFB2SGDClient as VFB2SGDClient
@@ -109,6 +110,7 @@ from strategies.minimax import LocalSGDAM as LocalSGDAM
 from strategies.minimax import MinimaxStrategy as MinimaxStrategy
 from strategies.minimax import StagewiseStrategy as StagewiseStrategy
 from strategies.rounds.errors import StrategyError as StrategyError
+from strategies.shared_sgd import SharedSGD as SharedSGD
 from strategies.vfb2 import VFB2 as VFB2
 from strategies.vfb2 import VFB2SAGA as VFB2SAGA
 from strategies.vfb2 import VFB2SGD as VFB2SGD
