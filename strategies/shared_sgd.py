@@ -88,13 +88,21 @@ class SharedSGD(VFB2):
         return deal_segment(plan, rows + test_rows, batches, evaluated, self.active[0], draw)
 
     def introduce(self, server_round: int, arrays: ArrayRecord) -> None:
-        """Send the parties each other's credentials. In training, the first party with labels is the active party."""
+        """Send the parties each other's credentials. In training, the first party with labels is the active party.
+
+        Raises:
+            SetupError: See `VFB2.introduce`.
+        """
         super().introduce(server_round, arrays)
         if not self.settings.score_run:
             self.active = self.active[:1]
 
     def warn(self, columns: Sequence[int]) -> None:
-        """Give no warning, since updates reveal nothing about columns."""
+        """Give no warning, since updates reveal nothing about columns.
+
+        Args:
+            columns: The number of columns of each party.
+        """
 
     @property
     def shares(self) -> bool:

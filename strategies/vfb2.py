@@ -132,7 +132,11 @@ class VFB2(VerticalStrategy):
             check_step(self.training.learning_rate, eigenvalue, len(self.active), self.settings)
 
     def warn(self, columns: Sequence[int]) -> None:
-        """Warn if updates could reveal the parties' columns; ``columns`` are the numbers of each party's columns."""
+        """Warn if updates could reveal the parties' columns.
+
+        Args:
+            columns: The number of columns of each party.
+        """
         warn_of_exposure(self.training.num_server_rounds * self.settings.epochs, columns, self.settings.embedding)
 
     def find_rows(self, arrays: ArrayRecord) -> tuple[int, int]:
