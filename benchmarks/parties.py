@@ -12,7 +12,7 @@ import contextlib
 import multiprocessing
 import threading
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Coroutine, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from multiprocessing.connection import Connection, wait
 from multiprocessing.context import ForkServerContext
@@ -69,30 +69,31 @@ class _Party:
     def run(self) -> Iterator[SegmentOutcome]:
         """Its outcomes, segment by segment."""
         for number, plan in enumerate(self.plans):
-            if self.packages is not None:
-                assert self.endpoint is not None
-                own = self.me, plan, self.holding, self.state, self.endpoint, self.packages[number]
-                options = {"injection": self.injection, "recorder": self.recorder, "events": self.events}
-                outcome = asyncio.run(run_shared_segment(*own, **options))
-                self.state = outcome.state
-                yield outcome
-                continue
-            outcome = asyncio.run(
-                run_segment(
-                    self.me,
-                    plan,
-                    self.holding,
-                    self.state,
-                    self.endpoint,
-                    network=self.network,
-                    injection=self.injection,
-                    recorder=self.recorder,
-                    threads=self.threads,
-                    events=self.events,
-                )
-            )
+            outcome = asyncio.run(self._run_segment(plan, number))
             self.state = outcome.state
             yield outcome
+
+    def _run_segment(self, plan: SegmentPlan, number: int) -> Coroutine[None, None, SegmentOutcome]:
+        own = self.me, plan, self.holding, self.state
+        if self.packages is not None:
+            assert self.endpoint is not None
+            return run_shared_segment(
+                *own,
+                self.endpoint,
+                self.packages[number],
+                injection=self.injection,
+                recorder=self.recorder,
+                events=self.events,
+            )
+        return run_segment(
+            *own,
+            self.endpoint,
+            network=self.network,
+            injection=self.injection,
+            recorder=self.recorder,
+            threads=self.threads,
+            events=self.events,
+        )
 
 
 def run_parties(
