@@ -35,9 +35,12 @@ TABLES: dict[str, tuple[list[str], int]] = {
 }
 
 
-@pytest.mark.gate
+LONG = ("lazy_images.py", "memory.py", "cluster.py")  # 30 seconds to two minutes each
+SHORT = [pytest.param(script, marks=pytest.mark.gate) for script in TABLES if script not in LONG]
+
+
 @pytest.mark.slow
-@pytest.mark.parametrize("script", TABLES)
+@pytest.mark.parametrize("script", [*SHORT, *LONG])
 def test_a_smoke_run_prints_its_table(script: str) -> None:
     lines = ran(PROJECT / "benchmarks" / script, "--smoke", "--no-check").splitlines()
     assert lines[0].startswith("data: synthetic")
