@@ -83,7 +83,6 @@ class _Party:
                 self.packages[number],
                 injection=self.injection,
                 recorder=self.recorder,
-                events=self.events,
             )
         return run_segment(
             *own,

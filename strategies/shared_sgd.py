@@ -79,13 +79,11 @@ class SharedSGD(VFB2):
         first = max(self.under_way - 1, 0) * vfb2.epochs
         epochs = range(first, first + vfb2.epochs) if self.under_way else range(0)
         batches = chain.from_iterable(schedule.batches(epoch, 0) for epoch in epochs)
-        evaluated: slice | None = slice(rows, rows + test_rows) if test_rows else slice(0, rows)
         plan = DealPlan(vfb2.problem, columns, make_objective(vfb2.problem, vfb2.factor).weight > 0)
         # a simulation hides nothing, and the same seed then gives the same bits
         simulated = all(summary.simulated is not None and summary.simulated[0] for summary in self.summaries)
         draw = stream(training.seed, "shares", self.under_way).bytes if simulated else secrets.token_bytes
-        evaluated = evaluated if evaluates else None
-        return deal_segment(plan, rows + test_rows, batches, evaluated, self.active[0], draw)
+        return deal_segment(plan, rows, test_rows, batches, self.active[0], evaluates=evaluates, draw=draw)
 
     def introduce(self, server_round: int, arrays: ArrayRecord) -> None:
         """Send the parties each other's credentials. In training, the first party with labels is the active party.

@@ -2,7 +2,6 @@
 
 import asyncio
 import dataclasses
-from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -144,20 +143,15 @@ def run(turn: Turn, plan: SegmentPlan, start: PartyState) -> SegmentOutcome:
         holding = turn.holding()
         if vfb2.groups == "party" and holding.groups is not None:
             holding = dataclasses.replace(holding, groups=np.minimum(holding.groups, 0))
+        own, injection = (turn.me, plan, holding, start, endpoint), injection_of(turn.me)
         if plan.algorithm == SHARED:
             package = b"" if turn.segment.package is None else turn.segment.package.tobytes()
-            injection = injection_of(turn.me)
-            segment = run_shared_segment(turn.me, plan, holding, start, endpoint, package, injection=injection)
+            outcome = asyncio.run(run_shared_segment(*own, package, injection=injection))
+        else:
+            network = find_network(party, turn.training.seed) if plan.embedding else None
+            fewest = max(MIN_PARTIES, party.policy.fewest_parties)
+            segment = run_segment(*own, injection=injection, network=network, threads=vfb2.threads, min_parties=fewest)
             outcome = asyncio.run(segment)
-            turn.facts["bytes-to-peers"] = int(outcome.counters.get("bytes_sent", 0))
-            return outcome
-        options: dict[str, Any] = {
-            "injection": injection_of(turn.me),
-            "network": find_network(party, turn.training.seed) if plan.embedding else None,
-            "threads": vfb2.threads,
-            "min_parties": max(MIN_PARTIES, party.policy.fewest_parties),
-        }
-        outcome = asyncio.run(run_segment(turn.me, plan, holding, start, endpoint, **options))
     turn.facts["bytes-to-peers"] = int(outcome.counters.get("bytes_sent", 0))
     return outcome
 

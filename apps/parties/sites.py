@@ -34,6 +34,7 @@ from vertical.problem.blocks import NO_PENALTY
 from vertical.problem.blocks.network import check_name
 from vertical.problem.errors import NetworkError
 from vertical.records import DATA_SUMMARY, UNREACHABLE, Segment
+from vertical.segment.plan import SHARED
 from vertical.settings import VFB2Settings
 from vertical.transport.addresses import Address
 from vertical.transport.identity import Identity
@@ -140,7 +141,8 @@ class PartySites(Sites):
 def _masking(config: RunConfig, own: SiteConfig) -> str:
     """Return the protection that the party's owner must allow; a simulated party has nothing to protect."""
     has_file = own.data.data_path is not None or own.vertical.score_path is not None
-    shared = config.run.strategy == "shared-sgd" and has_file
+    client = config.algorithm.client
+    shared = issubclass(client, VFB2Client) and client.algorithm == SHARED and has_file
     return SHARES if shared else settings_of(config).masking
 
 

@@ -83,9 +83,10 @@ class DealPlan:
             (weights, True),
         ]
 
-    def corrections(self, rows: int) -> int:
-        """Return the number of corrections for an update."""
-        return sum(length for length, corrected in self.parts(rows) if corrected)
+
+def count_corrected(parts: Sequence[tuple[int, bool]]) -> int:
+    """Return the number of the last party's corrections for some parts, see `DealPlan.parts`."""
+    return sum(length for length, corrected in parts if corrected)
 
 
 def draw_parts(parts: Sequence[tuple[int, bool]], stream: Stream, corrections: Words | None = None) -> list[Words]:
@@ -113,7 +114,7 @@ def draw_all(parts: Sequence[tuple[int, bool]], streams: Sequence[Stream]) -> li
         parts: See `draw_parts`.
         streams: The streams of all parties.
     """
-    zeros = np.zeros(sum(length for length, corrected in parts if corrected), np.uint64)
+    zeros = np.zeros(count_corrected(parts), np.uint64)
     return [*(draw_parts(parts, stream) for stream in streams[:-1]), draw_parts(parts, streams[-1], zeros)]
 
 
@@ -139,18 +140,30 @@ def deal(
 def _correct(plan: DealPlan, masks: Sequence[Words], deals: Sequence[Deal]) -> list[Words]:
     """Return the last party's corrections, whose fields are 0 in ``deals``."""
     total = Deal(*map(add, zip(*deals, strict=True)))
-    truncated = total.weights_mask >> np.uint64(SHIFT)
+    truncated, products = correct_products(plan, masks, total.weights_mask, [own.truncated for own in deals])
     top = (total.weights_mask >> np.uint64(63))[: len(total.weights_top)]
-    last = len(masks) - 1
-    products, gradients = np.zeros(len(total.products), np.uint64), []
-    for party, (mask, columns) in enumerate(zip(masks, plan.slices, strict=True)):
-        # the last party's own shares of `truncated` are the correction itself
-        others = total.truncated - deals[party].truncated if party == last else truncated - deals[party].truncated
-        products += mask @ others[columns]
-        gradients.append(mask.T @ (total.slopes_mask - deals[party].slopes_mask))
+    gradients = [mask.T @ (total.slopes_mask - own.slopes_mask) for mask, own in zip(masks, deals, strict=True)]
     values = truncated, top, products, make_slopes(plan, total.scores_mask), np.concatenate(gradients)
     names = "truncated", "weights_top", "products", "slopes", "gradients"
     return [value - getattr(total, name) for value, name in zip(values, names, strict=True)]
+
+
+def correct_products(
+    plan: DealPlan, masks: Sequence[Words], mask: UInt64[np.ndarray, "D"], shares: Sequence[Words]
+) -> tuple[UInt64[np.ndarray, "D"], UInt64[np.ndarray, "b"]]:
+    """Return the truncated mask of the weights, and its product with the masks U, without the owners' own products.
+
+    Args:
+        plan: The plan.
+        masks: The rows' masks U of each party's features.
+        mask: The mask of the weights.
+        shares: The parties' shares of the truncated mask, 0 at the last party, which gets a correction.
+    """
+    truncated = mask >> np.uint64(SHIFT)
+    # the share of the last party is the correction, so the other parties' shares are the known shares
+    others = [*(truncated - own for own in shares[:-1]), add(shares)]
+    products = [own @ rest[columns] for own, rest, columns in zip(masks, others, plan.slices, strict=True)]
+    return truncated, add(products)
 
 
 def make_slopes(plan: DealPlan, mask: UInt64[np.ndarray, "b"]) -> UInt64[np.ndarray, "parts"]:

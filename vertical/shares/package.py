@@ -16,7 +16,7 @@ import numpy as np
 from jaxtyping import Int64
 
 from vertical.shares import score_sums
-from vertical.shares.deals import Deal, DealPlan, deal, draw_all, draw_parts
+from vertical.shares.deals import Deal, DealPlan, count_corrected, deal, draw_all, draw_parts
 from vertical.shares.numbers import SEED_BYTES, Stream, Words
 from vertical.shares.score_sums import ScoreDeal
 
@@ -70,7 +70,7 @@ class Package:
     def _draw(self, parts: Sequence[tuple[int, bool]]) -> list[Words]:
         own = None
         if self.corrections is not None:
-            count = sum(length for length, corrected in parts if corrected)
+            count = count_corrected(parts)
             own, self.corrections = self.corrections[:count], self.corrections[count:]
         return draw_parts(parts, self.stream, own)
 
@@ -84,33 +84,47 @@ def count_corrections(plan: DealPlan, batches: Sequence[int], evaluated: int) ->
         evaluated: The number of rows of the evaluation. 0: no evaluation.
     """
     scores = score_sums.parts(plan, evaluated) if evaluated else []
-    return sum(map(plan.corrections, batches)) + sum(length for length, corrected in scores if corrected)
+    return count_corrected([*scores, *(part for rows in batches for part in plan.parts(rows))])
+
+
+def find_evaluated(rows: int, test_rows: int) -> slice:
+    """Return the rows of an evaluation among all rows: the test rows, or the training rows if there are none.
+
+    Args:
+        rows: The number of training rows.
+        test_rows: The number of test rows.
+    """
+    return slice(rows, rows + test_rows) if test_rows else slice(0, rows)
 
 
 def deal_segment(
     plan: DealPlan,
     rows: int,
+    test_rows: int,
     batches: Iterable[Int64[np.ndarray, "b"]],
-    evaluated: slice | None,
     labelled: int,
+    *,
+    evaluates: bool,
     draw: Callable[[int], bytes] = secrets.token_bytes,
 ) -> list[bytes]:
     """Return each party's package for a segment.
 
     Args:
         plan: The plan of the deals.
-        rows: The number of training and test rows.
+        rows: The number of training rows.
+        test_rows: The number of test rows.
         batches: The rows of each update.
-        evaluated: The rows of the evaluation. None: no evaluation.
         labelled: The party with labels.
+        evaluates: Whether the segment measures the metrics.
         draw: A function that returns a number of random bytes, for the seeds. By default they are fresh and secret.
     """
     parties = len(plan.columns)
     seeds = [[draw(SEED_BYTES) for _ in range(3)] for _ in range(parties)]
-    masks = [Stream(own[1]).draw(rows, count) for own, count in zip(seeds, plan.columns, strict=True)]
+    masks = [Stream(own[1]).draw(rows + test_rows, count) for own, count in zip(seeds, plan.columns, strict=True)]
     streams = [Stream(own[0]) for own in seeds]
     corrections = list(deal(plan, masks, batches, streams))
-    if evaluated is not None:
+    if evaluates:
+        evaluated = find_evaluated(rows, test_rows)
         masks = [mask[evaluated] for mask in masks]
         count = evaluated.stop - evaluated.start
         deals = [ScoreDeal(*shares) for shares in draw_all(score_sums.parts(plan, count), streams)]

@@ -18,8 +18,8 @@ from jaxtyping import UInt64
 from numpy.typing import NDArray
 
 from vertical.problem.objectives import LOGISTIC, make_objective
-from vertical.shares.deals import Deal, DealPlan
-from vertical.shares.numbers import PERIOD, PHASE, SHIFT, Stream, Words, add, decode, encode
+from vertical.shares.deals import Deal, DealPlan, correct_products
+from vertical.shares.numbers import PERIOD, PHASE, Stream, Words, add, decode, encode
 
 Array = NDArray[np.float64]
 
@@ -53,8 +53,9 @@ class ScoreDeal(NamedTuple):
     waves: Words
     labelled: Words
 
-    def as_update(self, empty: Words) -> Deal:
+    def as_update(self) -> Deal:
         """Return the shares that the scores need, as the shares of an update."""
+        empty = np.zeros(0, np.uint64)
         shown = self.weights_mask, self.truncated, empty, self.products, self.scores_mask
         return Deal(*shown, empty, empty, empty)
 
@@ -83,16 +84,12 @@ def correct(
         deals: The shares of each party.
     """
     total = ScoreDeal(*map(add, zip(*deals, strict=True)))
-    truncated, last = total.weights_mask >> np.uint64(SHIFT), len(masks) - 1
-    products = np.zeros(len(total.products), np.uint64)
-    for party, (mask, columns) in enumerate(zip(masks, plan.slices, strict=True)):
-        others = total.truncated - deals[party].truncated if party == last else truncated - deals[party].truncated
-        products += mask @ others[columns]
+    truncated, products = correct_products(plan, masks, total.weights_mask, [own.truncated for own in deals])
     waves = encode(np.stack(_waves(total.scores_mask)), _BITS).ravel()
     values = [truncated - total.truncated, products - total.products, waves - total.waves]
     if not len(total.labelled):
         return [*values, total.labelled]
-    others = total.waves - deals[labelled].waves if labelled == last else waves - deals[labelled].waves
+    others = total.waves - deals[labelled].waves if labelled == len(masks) - 1 else waves - deals[labelled].waves
     return [*values, (others.reshape(2 * WAVES, -1) * labels_mask).ravel() - total.labelled]
 
 

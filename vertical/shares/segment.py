@@ -17,12 +17,12 @@ from vertical.injection import Injection
 from vertical.problem.objectives import LOGISTIC
 from vertical.segment.masked_sums import Gathering
 from vertical.segment.party import SegmentRun
-from vertical.segment.plan import Event, Holding, PartyState, Recorder, SegmentOutcome, SegmentPlan
+from vertical.segment.plan import Holding, PartyState, Recorder, SegmentOutcome, SegmentPlan
 from vertical.segment.shared import SegmentPhase, SegmentTally
 from vertical.segment.sum_order import Agenda
 from vertical.shares.deals import DealPlan
 from vertical.shares.numbers import FEATURE, MAX_WEIGHT, SHIFT, WEIGHT, Stream, Words, decode, encode
-from vertical.shares.package import Package, count_corrections, deal_segment
+from vertical.shares.package import Package, count_corrections, deal_segment, find_evaluated
 from vertical.shares.score_sums import MAX_SPREAD, WAVES, add_waves, mask_labels, measure, spread
 from vertical.shares.updates import SharedWeights, Update
 from vertical.transport.endpoint import Endpoint
@@ -45,17 +45,14 @@ def plan_deals(plan: SegmentPlan) -> DealPlan:
 
 
 def evaluated_rows(plan: SegmentPlan) -> slice | None:
-    """Return the rows of the evaluation among all rows: the test rows, or the training rows if there are none."""
-    if not plan.evaluate:
-        return None
-    return slice(plan.rows, plan.rows + plan.test_rows) if plan.test_rows else slice(0, plan.rows)
+    """Return the rows of the segment's evaluation; None without an evaluation."""
+    return find_evaluated(plan.rows, plan.test_rows) if plan.evaluate else None
 
 
 def make_packages(plan: SegmentPlan) -> list[bytes]:
     """Return each party's package of a segment, from the dealer."""
-    batches = Agenda(plan).batches(0)
-    rows = plan.rows + plan.test_rows
-    return deal_segment(plan_deals(plan), rows, batches, evaluated_rows(plan), plan.active[0])
+    rows = plan.rows, plan.test_rows
+    return deal_segment(plan_deals(plan), *rows, Agenda(plan).batches(0), plan.active[0], evaluates=plan.evaluate)
 
 
 class SharedSums:
@@ -188,7 +185,6 @@ class SharesContext:
     labels: Words | None
     tally: SegmentTally = field(default_factory=SegmentTally)
     metrics: dict[str, float] = field(default_factory=dict)
-    log: list[Event] | None = None
 
     @property
     def active_index(self) -> int:
@@ -247,8 +243,7 @@ class SharedEvaluation(SegmentPhase):
         rows = evaluated_rows(context.plan)
         assert rows is not None
         self._dealt = context.package.evaluation(rows.stop - rows.start)
-        empty = np.zeros(0, np.uint64)
-        self._update = Update(np.arange(rows.start, rows.stop), self._dealt.as_update(empty))
+        self._update = Update(np.arange(rows.start, rows.stop), self._dealt.as_update())
         self._reports = False
 
     def begin(self) -> None:
@@ -311,7 +306,6 @@ async def run_shared_segment(
     *,
     injection: Injection | None = None,
     recorder: Recorder | None = None,
-    events: bool = False,
 ) -> SegmentOutcome:
     """Take part in one segment on secret shares.
 
@@ -324,7 +318,6 @@ async def run_shared_segment(
         package: The party's random numbers, from the dealer.
         injection: Artificial delays of an experiment.
         recorder: An observer for tests.
-        events: Whether the outcome has a log of the party's steps.
 
     Raises:
         ValueError: The plan is impossible, or is not for this party.
@@ -335,7 +328,7 @@ async def run_shared_segment(
         raise ValueError(f"party {me} is not in a plan for {plan.parties} parties")
     run = SharesRun(me, plan, holding, start, endpoint, None, injection or Injection(), 1, 0)
     run.package = package
-    return await run.run(recorder, events)
+    return await run.run(recorder, events=False)
 
 
 class SharesRun(SegmentRun):
@@ -399,9 +392,7 @@ class SharesRun(SegmentRun):
 
     def _outcome(self, context: Any, counters: dict[str, float]) -> SegmentOutcome:
         block = np.zeros(self.plan.columns[self.me]) if self._block is None else self._block
-        return SegmentOutcome(
-            block, metrics=context.metrics, counters=counters, log=context.log, share=context.weights.weights
-        )
+        return SegmentOutcome(block, metrics=context.metrics, counters=counters, share=context.weights.weights)
 
 
 def encode_features(holding: Holding) -> Words:
