@@ -20,9 +20,11 @@ from vertical.policy import Policy, PolicyError
 from vertical.problem.objectives import Array, make_objective
 from vertical.problem.schedule import Schedule
 from vertical.segment.plan import SHARED, Holding, SegmentOutcome, SegmentPlan
-from vertical.shares.deals import DealPlan, deal, draw_all
+from vertical.shares.checks import DealChecks
+from vertical.shares.deals import DealPlan, Offer, count_surplus, deal, draw_all
 from vertical.shares.numbers import SHIFT, WEIGHT, Stream, add, decode, encode
 from vertical.shares.package import Package
+from vertical.shares.segment import make_packages, plan_deals
 from vertical.shares.updates import SharedWeights, Update
 from vertical.shares.waves import approximate
 from vertical.transport.frames import Frame, Kind
@@ -111,7 +113,8 @@ def test_weights_are_rounded_to_one_unit(parties: int, values: list[float], seed
         empty = {peer: np.zeros((1, plan.columns[peer]), np.uint64) for peer in range(parties) if peer != party}
         own = np.zeros((1, plan.columns[party]), np.uint64)
         parts.append(SharedWeights(party, plan, own, empty, shares[party], 0.1, 0.1))
-        updates.append(Update(rows, package.update(1)))
+        checks = DealChecks(party, plan, masks[party], masks)
+        updates.append(Update(rows, checks.choose(rows, package.update(1)).deal))
     opened = add([part.mask_weights(update) for part, update in zip(parts, updates, strict=True)])
     for part, update in zip(parts, updates, strict=True):
         part.mask_scores(update, opened)
@@ -178,6 +181,28 @@ def test_a_package_of_another_segment_is_refused(monkeypatch: pytest.MonkeyPatch
     monkeypatch.setattr("benchmarks.parties.make_packages", lambda plan: [bytes(96), bytes(104)])
     with pytest.raises(PartiesError, match="the dealer's package has 104 bytes, not the"):
         train(plan_of("logistic", 2), features, labels)
+
+
+@pytest.mark.parametrize("field", ["truncated", "weights_top", "products", "slopes", "gradients", "features_seed"])
+def test_wrong_numbers_of_the_dealer_end_the_segment(field: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of truncations, highest bits and products, the dealer falsifies one choice in each of 21 updates."""
+    plan = plan_of("logistic", 2)
+    parts, batch = plan_deals(plan).parts, Schedule(ROWS, 1, plan.batch_size, plan.seed).batches
+
+    def lie(plan: SegmentPlan) -> list[bytes]:
+        first, last = map(bytearray, make_packages(plan))
+        words, start = np.frombuffer(last, np.uint64, offset=96), 0
+        for rows in (len(rows) for epoch in range(plan.epochs) for rows in batch(epoch, 0)):
+            for name, (length, corrected) in zip(Offer._fields, parts(rows), strict=True):
+                count = rows + count_surplus(rows) if field == "slopes" else COLUMNS
+                words[start : start + count * (name == field)] += np.uint64(1)
+                start += length * corrected
+        first[32] ^= field == "features_seed"
+        return [bytes(first), bytes(last)]
+
+    monkeypatch.setattr("benchmarks.parties.make_packages", lie)
+    with pytest.raises(PartiesError, match="the dealer's numbers of update [0-9]+ are wrong"):
+        train(plan, *draw_rows("logistic"))
 
 
 @pytest.mark.parametrize(

@@ -4,6 +4,8 @@ Every party and the dealer know a seed, from which the party's shares are drawn.
 uniform, which suffices for masks. For functions of the masks, the last party gets *corrections*: its shares are the
 function's value minus the other parties' shares. So the dealer sends a seed to each party, and the corrections to the
 last party. In addition, each party with features has a seed of U, the mask of its features.
+
+The dealer deals more than an update needs (`Offer`), so the parties can check its numbers (`checks`).
 """
 
 from collections.abc import Iterable, Iterator, Sequence
@@ -43,6 +45,42 @@ class Deal(NamedTuple):
     gradients: Words
 
 
+class Offer(NamedTuple):
+    """A party's shares of all numbers that the dealer deals for one update.
+
+    Attributes:
+        weights_mask, truncated, weights_top, products: As in `Deal`, for two masks of the weights.
+        scores_mask, slopes: As in `Deal`, for more rows than the update has (`count_surplus`).
+        slopes_mask, gradients: As in `Deal`.
+        spare_weights: Random numbers, one for each weight.
+        spare_products: U times these numbers.
+        spare_slopes: Random numbers, one for each row.
+        spare_gradients: U^T times these numbers.
+    """
+
+    weights_mask: Words
+    truncated: Words
+    weights_top: Words
+    products: Words
+    scores_mask: Words
+    slopes: Words
+    slopes_mask: Words
+    gradients: Words
+    spare_weights: Words
+    spare_products: Words
+    spare_slopes: Words
+    spare_gradients: Words
+
+
+def count_surplus(rows: int) -> int:
+    """Return the number of further rows for which the dealer deals masks of scores: a sixteenth, rounded up.
+
+    Args:
+        rows: The number of the update's rows.
+    """
+    return -(-rows // 16)
+
+
 @dataclass(frozen=True)
 class DealPlan:
     """The numbers that determine the shape of a deal.
@@ -65,23 +103,22 @@ class DealPlan:
         ends = np.cumsum(self.columns).tolist()
         return [slice(end - count, end) for end, count in zip(ends, self.columns, strict=True)]
 
+    @property
+    def waves(self) -> int:
+        """The number of dealt functions of the mask of a score."""
+        return 2 if self.problem == RIDGE else 2 * TERMS
+
     def parts(self, rows: int) -> list[tuple[int, bool]]:
-        """Return for each field of a `Deal` its length, and whether the last party gets corrections.
+        """Return for each field of an `Offer` its length, and whether the last party gets corrections.
 
         Args:
             rows: The number of the update's rows.
         """
-        weights, waves = sum(self.columns), 2 if self.problem == RIDGE else 2 * TERMS
-        return [
-            (weights, False),
-            (weights, True),
-            (weights * self.decays, True),
-            (rows, True),
-            (rows, False),
-            (waves * rows, True),
-            (rows, False),
-            (weights, True),
-        ]
+        weights, masks = sum(self.columns), rows + count_surplus(rows)
+        choices = [(2 * weights, False), (2 * weights, True), (2 * weights * self.decays, True), (2 * rows, True)]
+        checked = [(rows, False), (weights, True)]
+        spares = [(weights, False), (rows, True), (rows, False), (weights, True)]
+        return [*choices, (masks, False), (self.waves * masks, True), *checked, *spares]
 
 
 def count_corrected(parts: Sequence[tuple[int, bool]]) -> int:
@@ -133,19 +170,28 @@ def deal(
         streams: The streams of all parties.
     """
     for rows in batches:
-        deals = [Deal(*shares) for shares in draw_all(plan.parts(len(rows)), streams)]
-        yield np.concatenate(_correct(plan, [mask[rows] for mask in masks], deals))
+        offers = [Offer(*shares) for shares in draw_all(plan.parts(len(rows)), streams)]
+        yield np.concatenate(_correct(plan, [mask[rows] for mask in masks], offers))
 
 
-def _correct(plan: DealPlan, masks: Sequence[Words], deals: Sequence[Deal]) -> list[Words]:
-    """Return the last party's corrections, whose fields are 0 in ``deals``."""
-    total = Deal(*map(add, zip(*deals, strict=True)))
-    truncated, products = correct_products(plan, masks, total.weights_mask, [own.truncated for own in deals])
+def _correct(plan: DealPlan, masks: Sequence[Words], offers: Sequence[Offer]) -> list[Words]:
+    """Return the last party's corrections, whose fields are 0 in ``offers``."""
+    total = Offer(*map(add, zip(*offers, strict=True)))
+    choices = zip(np.split(total.weights_mask, 2), *(np.split(own.truncated, 2) for own in offers), strict=True)
+    truncated, products = zip(*(correct_products(plan, masks, mask, shares) for mask, *shares in choices), strict=True)
     top = (total.weights_mask >> np.uint64(63))[: len(total.weights_top)]
-    gradients = [mask.T @ (total.slopes_mask - own.slopes_mask) for mask, own in zip(masks, deals, strict=True)]
-    values = truncated, top, products, make_slopes(plan, total.scores_mask), np.concatenate(gradients)
-    names = "truncated", "weights_top", "products", "slopes", "gradients"
-    return [value - getattr(total, name) for value, name in zip(values, names, strict=True)]
+    gradients = [mask.T @ (total.slopes_mask - own.slopes_mask) for mask, own in zip(masks, offers, strict=True)]
+    spares = zip(masks, plan.slices, strict=True)
+    values = {
+        "truncated": np.concatenate(truncated),
+        "weights_top": top,
+        "products": np.concatenate(products),
+        "slopes": make_slopes(plan, total.scores_mask),
+        "gradients": np.concatenate(gradients),
+        "spare_products": add([mask @ total.spare_weights[columns] for mask, columns in spares]),
+        "spare_gradients": np.concatenate([mask.T @ total.spare_slopes for mask in masks]),
+    }
+    return [value - getattr(total, name) for name, value in values.items()]
 
 
 def correct_products(

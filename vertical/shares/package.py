@@ -16,7 +16,7 @@ import numpy as np
 from jaxtyping import Int64
 
 from vertical.shares import score_sums
-from vertical.shares.deals import Deal, DealPlan, count_corrected, deal, draw_all, draw_parts
+from vertical.shares.deals import DealPlan, Offer, count_corrected, deal, draw_all, draw_parts
 from vertical.shares.numbers import SEED_BYTES, Stream, Words
 from vertical.shares.score_sums import ScoreDeal
 
@@ -59,9 +59,9 @@ class Package:
         words = np.frombuffer(body, dtype=np.uint64, offset=3 * SEED_BYTES) if last else None
         return cls(plan, Stream(seeds[0]), seeds[1], seeds[2], words)
 
-    def update(self, rows: int) -> Deal:
+    def update(self, rows: int) -> Offer:
         """Return the party's shares for its next update."""
-        return Deal(*self._draw(self.plan.parts(rows)))
+        return Offer(*self._draw(self.plan.parts(rows)))
 
     def evaluation(self, rows: int) -> ScoreDeal:
         """Return the party's shares for the evaluation."""

@@ -20,6 +20,7 @@ from vertical.segment.party import SegmentRun
 from vertical.segment.plan import Holding, PartyState, Recorder, SegmentOutcome, SegmentPlan
 from vertical.segment.shared import SegmentPhase, SegmentTally
 from vertical.segment.sum_order import Agenda
+from vertical.shares.checks import CheckedDeal, DealChecks, count_published
 from vertical.shares.deals import DealPlan
 from vertical.shares.numbers import FEATURE, MAX_WEIGHT, SHIFT, WEIGHT, Stream, Words, decode, encode
 from vertical.shares.package import Package, count_corrections, deal_segment, find_evaluated
@@ -35,6 +36,7 @@ _NAMES: dict[int, str] = {
     Kind.WAVE_SUMS: "wave sums",
     Kind.BLOCK: "block",
 }
+_WRONG_DEAL = "the server did not follow the protocol, or a party sent wrong sums"
 # maximum bytes of a frame of masked features
 _PIECE = 2**22
 
@@ -78,11 +80,15 @@ class SharedSums:
         self.batches = [len(rows) for rows in agenda.batches(0)]
         evaluated = evaluated_rows(plan)
         self.evaluated = 0 if evaluated is None else evaluated.stop - evaluated.start
-        weights, rows = sum(plan.columns), [*self.batches, *[self.evaluated] * plan.evaluate]
+        deals, evaluation = plan_deals(plan), [self.evaluated] * plan.evaluate
+        weights = sum(plan.columns)
         sums = 2 * WAVES * (1 + (plan.problem == LOGISTIC))
         lengths: dict[int, list[int]] = {
-            Kind.MASKED_WEIGHTS: [weights] * len(rows),
-            Kind.MASKED_SCORES: rows,
+            Kind.MASKED_WEIGHTS: [
+                *(weights + count_published(deals, rows) for rows in self.batches),
+                *[weights] * len(evaluation),
+            ],
+            Kind.MASKED_SCORES: [*(rows + 1 for rows in self.batches), *evaluation],
             Kind.MASKED_SLOPES: self.batches,
         }
         if me == plan.active[0]:
@@ -170,6 +176,7 @@ class SharesContext:
         plan: The segment's plan.
         weights: The party's shares of all weights.
         package: The party's random numbers.
+        mask: The (n, d) mask of the party's features.
         sums: The published sums.
         done: A function that a phase calls when it has ended at this party.
         labels: The labels 0 and 1 of the evaluated rows at the reporter. None at other parties, and in a regression.
@@ -180,6 +187,7 @@ class SharesContext:
     agenda: Agenda
     weights: SharedWeights
     package: Package
+    mask: Words
     sums: SharedSums
     done: Callable[[], None]
     labels: Words | None
@@ -192,11 +200,18 @@ class SharesContext:
 
 
 class SharedUpdates(SegmentPhase):
-    """The updates of a segment."""
+    """The updates of a segment, with checks of the dealer's numbers (`checks`).
+
+    A frame of masked weights also has the numbers that the check publishes, a frame of masked scores the party's number
+    of the check's sum.
+    """
 
     def __init__(self, context: SharesContext) -> None:
         self._context, self._batches = context, list(context.agenda.batches(0))
-        self._under_way: dict[int, Update] = {}
+        self._under_way: dict[int, tuple[Update, CheckedDeal]] = {}
+        masked = context.sums.features | {context.me: context.weights.features - context.mask}
+        ordered = [masked[party] for party in range(context.plan.parties)]
+        self._checks = DealChecks(context.me, context.weights.plan, context.mask, ordered)
 
     def begin(self) -> None:
         for number in range(min(self._context.plan.window, len(self._batches))):
@@ -205,8 +220,11 @@ class SharedUpdates(SegmentPhase):
 
     def _launch(self, number: int) -> None:
         context, rows = self._context, self._batches[number]
-        update = self._under_way[number] = Update(rows, context.package.update(len(rows)))
-        context.sums.publish(Kind.MASKED_WEIGHTS, number, context.weights.mask_weights(update))
+        checked = self._checks.choose(rows, context.package.update(len(rows)))
+        update = Update(rows, checked.deal)
+        self._under_way[number] = update, checked
+        words = np.concatenate([context.weights.mask_weights(update), checked.published])
+        context.sums.publish(Kind.MASKED_WEIGHTS, number, words)
 
     def process_sums(self) -> None:
         context, sums, weights = self._context, self._context.sums, self._context.weights
@@ -214,17 +232,21 @@ class SharedUpdates(SegmentPhase):
             busy = False
             if (taken := sums.take(Kind.MASKED_WEIGHTS)) is not None:
                 number, opened = taken
-                words = weights.mask_scores(self._under_way[number], opened)
-                sums.publish(Kind.MASKED_SCORES, number, words)
+                update, checked = self._under_way[number]
+                masked, published = np.split(opened, [len(weights.weights)])
+                words = [weights.mask_scores(update, masked), checked.compare(published)]
+                sums.publish(Kind.MASKED_SCORES, number, np.concatenate(words))
                 busy = True
             if (taken := sums.take(Kind.MASKED_SCORES)) is not None:
                 number, opened = taken
-                words = weights.mask_slopes(self._under_way[number], opened)
-                sums.publish(Kind.MASKED_SLOPES, number, words)
+                if opened[-1]:
+                    raise FinalError(context.me, f"the dealer's numbers of update {number} are wrong: {_WRONG_DEAL}")
+                slopes = weights.mask_slopes(self._under_way[number][0], opened[:-1])
+                sums.publish(Kind.MASKED_SLOPES, number, slopes)
                 busy = True
             if (taken := sums.take(Kind.MASKED_SLOPES)) is not None:
                 number, opened = taken
-                weights.apply(self._under_way.pop(number), opened)
+                weights.apply(self._under_way.pop(number)[0], opened)
                 context.tally.count(min(number, context.plan.window - 1), min(number, context.plan.window - 1))
                 if number + context.plan.window < len(self._batches):
                     self._launch(number + context.plan.window)
@@ -351,10 +373,11 @@ class SharesRun(SegmentRun):
             weights, package, labels = self._prepare_shares(sums)
         except ValueError as error:
             raise PartyError(self.me, str(error)) from error
-        sums.publish_features(weights.features - Stream(package.features_seed).draw(*weights.features.shape))
+        mask = Stream(package.features_seed).draw(*weights.features.shape)
+        sums.publish_features(weights.features - mask)
         if labels is not None:
             sums.publish_labels(mask_labels(labels, package.labels_seed))
-        return SharesContext(self.me, plan, self._agenda, weights, package, sums, router.done, labels)
+        return SharesContext(self.me, plan, self._agenda, weights, package, mask, sums, router.done, labels)
 
     def _prepare_shares(self, sums: SharedSums) -> tuple[SharedWeights, Package, Words | None]:
         """Return the party's shares, its random numbers and, at the reporter, the labels of the evaluated rows.
