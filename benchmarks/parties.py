@@ -14,6 +14,7 @@ import threading
 import time
 from collections.abc import Coroutine, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from multiprocessing.connection import Connection, wait
 from multiprocessing.context import ForkServerContext
 from multiprocessing.process import BaseProcess
@@ -25,7 +26,8 @@ from vertical.injection import Injection
 from vertical.problem.blocks.network import Architecture
 from vertical.segment.party import run_segment
 from vertical.segment.plan import SHARED, Holding, PartyState, Recorder, SegmentOutcome, SegmentPlan
-from vertical.shares.segment import make_packages, run_shared_segment
+from vertical.shares.order import DealOrder
+from vertical.shares.segment import run_shared_segment
 from vertical.transport.addresses import Address
 from vertical.transport.endpoint import Endpoint, Limits
 from vertical.transport.identity import Identity
@@ -80,7 +82,7 @@ class _Party:
             return run_shared_segment(
                 *own,
                 self.endpoint,
-                self.packages[number],
+                partial(_give, self.packages[number]),
                 injection=self.injection,
                 recorder=self.recorder,
             )
@@ -93,6 +95,10 @@ class _Party:
             threads=self.threads,
             events=self.events,
         )
+
+
+async def _give(package: bytes) -> bytes:
+    return package
 
 
 def run_parties(
@@ -137,7 +143,7 @@ def run_parties(
     count = len(holdings)
     lists = {"states": states, "networks": networks, "injections": injections, "recorders": recorders}
     _check(count, plans, transport, processes, lists)
-    shared = [make_packages(plan) for plan in plans if plan.algorithm == SHARED]
+    shared = [DealOrder.of(plan).deal() for plan in plans if plan.algorithm == SHARED]
     with contextlib.ExitStack() as stack:
         folder = stack.enter_context(socket_folder()) if transport == "unix" else None
         endpoints = _endpoints(local_addresses(count, folder), limits or Limits()) if count > 1 else [None]

@@ -1,4 +1,4 @@
-"""The command ``florilegium``: `simulations.__main__`'s commands and ``doctor``. It runs in any folder."""
+"""The command ``florilegium``: `simulations.__main__`'s commands, ``doctor`` and ``deal``. It runs in any folder."""
 
 from __future__ import annotations
 
@@ -26,8 +26,10 @@ def main() -> None:
     if working_folder != PROJECT:
         put_last(working_folder)
     from apps.doctor.command import cli as doctor
+    from apps.parties.dealing import deal
     from simulations.__main__ import cli
     from simulations.__main__ import main as run
 
+    cli.command("deal")(deal)
     cli.add_typer(doctor, name="doctor", help="Check the installation of a site or a SuperLink.")
     run()

@@ -1,26 +1,25 @@
 """The server half of vertical learning on secret shares (`vertical.shares`): VFB2's, with the server as the dealer.
 
 The server learns no share of any value: it hands out random numbers, and the parties send their masked numbers to each
-other only. The server must therefore not cooperate with a party.
+other only. The server must therefore not cooperate with a party. If the parties' node configs name a third party as
+the dealer, the server hands out nothing.
 """
 
 import secrets
 from collections.abc import Sequence
 from dataclasses import replace
-from itertools import chain
 
 import numpy as np
 from flwr.app import ArrayRecord, Message
 
 from payloads.wire import PAYLOAD
 from problems.randomness import stream
+from strategies.rounds.errors import SetupError
 from strategies.vertical.strategy import PartyExchange
 from strategies.vfb2 import VFB2
 from vertical.problem.objectives import make_objective
-from vertical.problem.schedule import Schedule
-from vertical.records import Segment, text
-from vertical.shares.deals import DealPlan
-from vertical.shares.package import deal_segment
+from vertical.records import DataSummary, Segment, text
+from vertical.shares.order import DealOrder
 
 
 class SharesExchange(PartyExchange):
@@ -63,7 +62,8 @@ class SharedSGD(VFB2):
             return segment
         columns = tuple(int(summary.columns[0]) for summary in self.summaries)
         segment = self.dealt = replace(segment, columns=np.array(columns))
-        self.packages = self.deal(columns, evaluates=bool(segment.evaluate[0]))
+        if not any(_find_own_dealers(self.summaries)):
+            self.packages = self.deal(columns, evaluates=bool(segment.evaluate[0]))
         return segment
 
     def deal(self, columns: tuple[int, ...], *, evaluates: bool) -> list[bytes]:
@@ -75,23 +75,35 @@ class SharedSGD(VFB2):
         """
         assert self.rows is not None
         training, vfb2, (rows, test_rows) = self.training, self.settings, self.rows
-        schedule = Schedule(rows, 1, training.batch_size, training.seed)
-        first = max(self.under_way - 1, 0) * vfb2.epochs
-        epochs = range(first, first + vfb2.epochs) if self.under_way else range(0)
-        batches = chain.from_iterable(schedule.batches(epoch, 0) for epoch in epochs)
-        plan = DealPlan(vfb2.problem, columns, make_objective(vfb2.problem, vfb2.factor).weight > 0)
+        order = DealOrder(
+            problem=vfb2.problem,
+            columns=columns,
+            decays=make_objective(vfb2.problem, vfb2.factor).weight > 0,
+            rows=rows,
+            test_rows=test_rows,
+            batch_size=training.batch_size,
+            seed=training.seed,
+            first_epoch=max(self.under_way - 1, 0) * vfb2.epochs,
+            epochs=vfb2.epochs if self.under_way else 0,
+            labelled=self.active[0],
+            evaluates=evaluates,
+        )
         # a simulation hides nothing, and the same seed then gives the same bits
         simulated = all(summary.simulated is not None and summary.simulated[0] for summary in self.summaries)
-        draw = stream(training.seed, "shares", self.under_way).bytes if simulated else secrets.token_bytes
-        return deal_segment(plan, rows, test_rows, batches, self.active[0], evaluates=evaluates, draw=draw)
+        return order.deal(stream(training.seed, "shares", self.under_way).bytes if simulated else secrets.token_bytes)
 
     def introduce(self, server_round: int, arrays: ArrayRecord) -> None:
         """Send the parties each other's credentials. In training, the first party with labels is the active party.
 
         Raises:
-            SetupError: See `VFB2.introduce`.
+            SetupError: See `VFB2.introduce`. Or only some parties have a dealer that is a third party.
         """
         super().introduce(server_round, arrays)
+        own = _find_own_dealers(self.summaries)
+        if any(own) and not all(own):
+            got = f"a dealer at parties {[party for party, other in enumerate(own) if other]} only"
+            allowed, hint = "the same dealer at all parties, or at none", "set dealer in each node config, or remove it"
+            raise SetupError("dealer", got=got, allowed=allowed, hint=hint)
         if not self.settings.score_run:
             self.active = self.active[:1]
 
@@ -106,3 +118,8 @@ class SharedSGD(VFB2):
     def shares(self) -> bool:
         """Whether the server gets the blocks, which are opened to their owners after the last round."""
         return super().shares and self.under_way == self.training.num_server_rounds
+
+
+def _find_own_dealers(summaries: Sequence[DataSummary]) -> list[bool]:
+    """Return for each party whether it gets its random numbers from a third party."""
+    return [summary.own_dealer is not None and bool(summary.own_dealer[0]) for summary in summaries]

@@ -96,6 +96,7 @@ def describe(turn: Turn) -> DataSummary:
             id_lengths=id_lengths,
             id_marks=id_marks,
             simulated=np.array([bool(data.keys)]) if turn.algorithm == SHARED else None,
+            own_dealer=np.array([turn.party.dealer is not None]) if turn.algorithm == SHARED else None,
         )
     except NetworkError as error:
         if turn.party.data.keys or turn.party.model == turn.settings.model:

@@ -23,6 +23,7 @@ from vertical.problem.blocks.network import Architecture
 from vertical.records import VFB2State
 from vertical.segment.dominator import Flips, draw_flips
 from vertical.segment.plan import Holding, SegmentPlan
+from vertical.shares.dealer import DealerAccess
 from vertical.transport.addresses import UNREACHABLE, Address
 from vertical.transport.folders import run_folder
 from vertical.transport.identity import Identity
@@ -159,6 +160,7 @@ class Party:
         verbose: Whether errors are sent in full. If not, they must not quote the party's file or its network.
         looks: The count of looks at the party's rows. None: not counted.
         run_config: The flat run config, which must be the same at all parties.
+        dealer: The third party that deals the random numbers of secret shares. None: the server deals.
     """
 
     partition_id: int
@@ -175,6 +177,7 @@ class Party:
     verbose: bool = True
     looks: Looks | None = None
     run_config: Mapping[str, bool | int | float | str] = field(default_factory=dict)
+    dealer: DealerAccess | None = None
 
     @cached_property
     def data(self) -> PartyData:

@@ -87,6 +87,8 @@ class DataSummary(Payload):
     id_marks: BoolArray = array(len(MARKS), kind="bool")
     # with secret shares: whether the rows are a simulation's, which hides nothing
     simulated: BoolArray | None = array(1, kind="bool", optional=True)
+    # with secret shares: whether the party gets its random numbers from a third party
+    own_dealer: BoolArray | None = array(1, kind="bool", optional=True)
 
 
 @dataclass(frozen=True, eq=False)

@@ -2,6 +2,7 @@
 
 import asyncio
 import dataclasses
+from functools import partial
 
 import numpy as np
 from numpy.typing import NDArray
@@ -16,8 +17,12 @@ from vertical.segment.party import run_segment
 from vertical.segment.plan import SHARED, PartyState, SegmentOutcome, SegmentPlan
 from vertical.segment.varying import MIN_PARTIES
 from vertical.segments import check_recipients, find_state, in_order, make_plan, make_score_plan, remember_segment
-from vertical.shares.segment import run_shared_segment
+from vertical.shares.dealer import DealRequest, fetch_package
+from vertical.shares.order import DealOrder
+from vertical.shares.segment import Fetch, run_shared_segment
+from vertical.transport.endpoint import Endpoint
 from vertical.transport.folders import sockets
+from vertical.transport.identity import fingerprint
 from vertical.turn import Turn
 
 
@@ -145,8 +150,7 @@ def run(turn: Turn, plan: SegmentPlan, start: PartyState) -> SegmentOutcome:
             holding = dataclasses.replace(holding, groups=np.minimum(holding.groups, 0))
         own, injection = (turn.me, plan, holding, start, endpoint), injection_of(turn.me)
         if plan.algorithm == SHARED:
-            package = b"" if turn.segment.package is None else turn.segment.package.tobytes()
-            outcome = asyncio.run(run_shared_segment(*own, package, injection=injection))
+            outcome = asyncio.run(run_shared_segment(*own, _dealer(turn, plan, endpoint), injection=injection))
         else:
             network = find_network(party, turn.training.seed) if plan.embedding else None
             fewest = max(MIN_PARTIES, party.policy.fewest_parties)
@@ -154,6 +158,24 @@ def run(turn: Turn, plan: SegmentPlan, start: PartyState) -> SegmentOutcome:
             outcome = asyncio.run(segment)
     turn.facts["bytes-to-peers"] = int(outcome.counters.get("bytes_sent", 0))
     return outcome
+
+
+def _dealer(turn: Turn, plan: SegmentPlan, endpoint: Endpoint) -> Fetch:
+    """Return the function that fetches the random numbers of the party, from a third party or the server's message."""
+
+    async def read_package() -> bytes:
+        return b"" if turn.segment.package is None else turn.segment.package.tobytes()
+
+    if (access := turn.party.dealer) is None:
+        return read_package
+    request = DealRequest(
+        run=turn.segment.salt.tobytes().hex(),
+        serial=plan.serial,
+        me=turn.me,
+        parties=tuple(map(fingerprint, endpoint.certificates)),
+        order=DealOrder.of(plan),
+    )
+    return partial(fetch_package, access, endpoint.identity, request, endpoint.limits)
 
 
 def _start(turn: Turn) -> PartyState:

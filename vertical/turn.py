@@ -19,7 +19,7 @@ from vertical.segment.plan import SHARED, Holding
 from vertical.settings import VFB2Settings
 from vertical.transport.addresses import Address
 from vertical.transport.endpoint import Endpoint, Limits
-from vertical.transport.identity import Identity
+from vertical.transport.identity import Identity, fingerprint
 
 
 def find_identity(party: Party, state: VFB2State) -> Identity:
@@ -105,8 +105,10 @@ class Turn:
             raise StatedRefusalError(f"party {self.me}: {fault}: restore model as at the start of the run")
 
     def agreement(self) -> Agreement:
-        """Return the values that all parties compare: the server's message, and the parties with labels."""
+        """Return the values that all parties compare: the server's message, the dealer, and the parties with labels."""
         terms = agreed_terms(self.party.run_config, self.scalars, self.segment)
+        dealer = self.party.dealer
+        terms["site setting dealer"] = fingerprint(dealer.certificate) if dealer else ""
         # in a run that scores rows, the blocks determine the active parties
         wanted = 1 if self.algorithm == SHARED else self.settings.max_active
         wanted = 0 if self.settings.score_run else wanted

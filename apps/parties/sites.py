@@ -7,8 +7,6 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from cryptography import x509
-from cryptography.hazmat.primitives.serialization import Encoding
 from flwr.app import Context, Message
 from flwr.common import log
 
@@ -36,8 +34,9 @@ from vertical.problem.errors import NetworkError
 from vertical.records import DATA_SUMMARY, UNREACHABLE, Segment
 from vertical.segment.plan import SHARED
 from vertical.settings import VFB2Settings
+from vertical.shares.dealer import DealerAccess
 from vertical.transport.addresses import Address
-from vertical.transport.identity import Identity
+from vertical.transport.identity import Identity, read_certificates
 
 PEER_FILES = ("peer-cert", "peer-key", PEER_CA)
 _PAGE = "see docs/vertical.md"
@@ -191,6 +190,7 @@ def make_party(config: RunConfig, context: Context, party: int, parties: int) ->
         verbose=is_verbose(config, node),
         looks=looks,
         run_config=dict(context.run_config),
+        dealer=_dealer(own),
     )
 
 
@@ -202,6 +202,20 @@ def _addresses(own: VerticalTable) -> tuple[str, Address | None]:
         allowed = "advertise without listen, or listen together with host:port in advertise"
         raise ConfigError("node config", got=got, allowed=allowed, hint=hint)
     return own.advertise, Address("tcp", own.listen) if own.listen else None
+
+
+def _dealer(own: VerticalTable) -> DealerAccess | None:
+    """Return a node's access to a dealer that is a third party; None if the server deals."""
+    if not own.dealer and own.dealer_cert is None:
+        return None
+    if not own.dealer or own.dealer_cert is None or own.peer_cert is None:
+        keys = {"dealer": own.dealer, "dealer-cert": own.dealer_cert, "peer-cert": own.peer_cert}
+        got, lacks = (
+            " and ".join(key for key, value in keys.items() if bool(value) == given) for given in (True, False)
+        )
+        allowed = "dealer, dealer-cert and peer-cert together"
+        raise ConfigError("node config", got=f"{got} without {lacks}", allowed=allowed, hint=f"set {lacks} too")
+    return DealerAccess(Address("tcp", own.dealer), _read_certificates("dealer-cert", own.dealer_cert)[0])
 
 
 def _model_of(own: VerticalTable, vfb2: VFB2Settings) -> str:
@@ -228,7 +242,7 @@ def policy_of(node: Mapping[str, Any]) -> Policy:
     return Policy(
         fewest_parties=table.fewest_parties,
         pins=table.pinned_peers,
-        authorities=_authorities(table.peer_ca) if table.pinned_peers and table.peer_ca else (),
+        authorities=_read_certificates(PEER_CA, table.peer_ca) if table.pinned_peers and table.peer_ca else (),
         largest_label_epsilon=table.largest_label_epsilon,
         allow_intersection=table.allow_intersection,
         allowed_maskings=table.allowed_maskings,
@@ -238,14 +252,12 @@ def policy_of(node: Mapping[str, Any]) -> Policy:
     )
 
 
-def _authorities(path: Path) -> tuple[bytes, ...]:
-    """Return the certificates (DER) in a PEM file."""
+def _read_certificates(key: str, path: Path) -> tuple[bytes, ...]:
+    """Return the certificates (DER) in the file of a setting."""
     try:
-        return tuple(
-            authority.public_bytes(Encoding.DER) for authority in x509.load_pem_x509_certificates(path.read_bytes())
-        )
-    except (ValueError, OSError) as error:
-        raise PolicyError(PEER_CA, got=f"{path}: {error}", allowed="a PEM file of certificates", hint=_PAGE) from None
+        return read_certificates(path)
+    except ValueError as error:
+        raise PolicyError(key, got=str(error), allowed="a PEM file of certificates", hint=_PAGE) from None
 
 
 def _identity(own: VerticalTable) -> tuple[Identity | None, str | None]:

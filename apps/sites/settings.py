@@ -192,6 +192,10 @@ class VerticalTable(Settings):
     peer_cert: File = _file("The file of the party's certificate.")
     peer_key: File = _file("The file of the party's private key.")
     peer_ca: File = _file("The file of the authorities that signed the certificates of all parties.")
+    dealer: Annotated[str, _parse_by(_address)] = setting(
+        "The third party that deals the random numbers of shared-sgd. Without it the server deals.", "", _ADDRESS
+    )
+    dealer_cert: File = _file("The file of the dealer's certificate.")
 
 
 class ProcessTable(Settings):

@@ -1,13 +1,22 @@
 """Two companies with their own files train on secret shares, and score new customers."""
 
+import asyncio
+import contextlib
 import json
+import threading
+from collections.abc import Iterator
 from pathlib import Path
 
 import numpy as np
 import pandas as pd
+import pytest
 
 from apps.config import Scalar
-from tests.apps.vertical_runs import CSV, own_files, play, scores_of_blocks
+from apps.server_app import RunFailedError
+from tests.apps.vertical_runs import CSV, identified, own_files, play, scores_of_blocks
+from vertical.shares.dealer import Dealer
+from vertical.transport.addresses import Address, free_port
+from vertical.transport.identity import Identity, read_certificates
 
 KEYS: dict[str, Scalar] = {**CSV, "strategy": "shared-sgd", "learning-rate": 0.3, "vfb2.assemble": False}
 KEYS |= {"vfb2.alignment": "intersection"}
@@ -40,3 +49,38 @@ def test_two_companies_train_and_score_on_shares(tmp_path: Path) -> None:
     assert scores.index.tolist() == rows["id"].tolist()
     np.testing.assert_allclose(scores.iloc[:, 0], scores_of_blocks(rows, folders, token), atol=1e-9)
     assert json.loads((run.path / "result.json").read_text())["metrics"]["loss"] > 0
+
+
+@contextlib.contextmanager
+def dealing(folder: Path, nodes: list[dict[str, Scalar]]) -> Iterator[dict[str, Scalar]]:
+    """Run a dealer that knows the nodes' certificates, and yield the settings with which a node uses it."""
+    dealer, identity = f"127.0.0.1:{free_port()}", Identity.create("dealer")
+    (folder / "dealer.pem").write_bytes(identity.chain)
+    loop, parties = asyncio.new_event_loop(), [read_certificates(str(node["peer-cert"]))[0] for node in nodes]
+    server = loop.run_until_complete(Dealer(identity, parties).listen(Address("tcp", dealer)))
+    thread = threading.Thread(target=loop.run_forever)
+    thread.start()
+    try:
+        yield {"dealer": dealer, "dealer-cert": str(folder / "dealer.pem")}
+    finally:
+        loop.call_soon_threadsafe(loop.stop)
+        thread.join()
+        server.close()
+        loop.run_until_complete(server.wait_closed())
+        loop.close()
+
+
+def test_a_third_party_deals(tmp_path: Path) -> None:
+    nodes = identified(tmp_path, own_files(tmp_path, [OLD, OLD], labelled=1)[0])
+    nodes = [{**node, "allowed-maskings": "shares"} for node in nodes]
+    with dealing(tmp_path, nodes) as settings:
+        keys = {**KEYS, "num-server-rounds": 3}
+        run, tap = play(tmp_path / "run", keys, [{**node, **settings} for node in nodes])
+        assert run.result["metrics"]["auc"] > 0.85
+        assert not any("package" in e.message.content["payload"] for e in tap.exchanges if e.server_round == 1)
+        with pytest.raises(RunFailedError, match=r"dealer: set dealer in each .* \(got a dealer at parties \[1\] only"):
+            play(tmp_path / "half", keys, [nodes[0], {**nodes[1], **settings}])
+        (tmp_path / "other.pem").write_bytes(Identity.create("other").chain)
+        other = {**settings, "dealer-cert": str(tmp_path / "other.pem")}
+        with pytest.raises(RunFailedError, match="not agree with the other parties on: site setting dealer"):
+            play(tmp_path / "two", keys, [{**nodes[0], **settings}, {**nodes[1], **other}])

@@ -23,8 +23,8 @@ from vertical.segment.plan import SHARED, Holding, SegmentOutcome, SegmentPlan
 from vertical.shares.checks import DealChecks
 from vertical.shares.deals import DealPlan, Offer, count_surplus, deal, draw_all
 from vertical.shares.numbers import SHIFT, WEIGHT, Stream, add, decode, encode
+from vertical.shares.order import DealOrder
 from vertical.shares.package import Package
-from vertical.shares.segment import make_packages, plan_deals
 from vertical.shares.updates import SharedWeights, Update
 from vertical.shares.waves import approximate
 from vertical.transport.frames import Frame, Kind
@@ -178,7 +178,7 @@ def test_numbers_out_of_range_end_the_segment(scale: float, fields: dict[str, An
 
 def test_a_package_of_another_segment_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     features, labels = draw_rows("logistic")
-    monkeypatch.setattr("benchmarks.parties.make_packages", lambda plan: [bytes(96), bytes(104)])
+    monkeypatch.setattr(DealOrder, "deal", lambda order: [bytes(96), bytes(104)])
     with pytest.raises(PartiesError, match="the dealer's package has 104 bytes, not the"):
         train(plan_of("logistic", 2), features, labels)
 
@@ -187,20 +187,20 @@ def test_a_package_of_another_segment_is_refused(monkeypatch: pytest.MonkeyPatch
 def test_wrong_numbers_of_the_dealer_end_the_segment(field: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """Of truncations, highest bits and products, the dealer falsifies one choice in each of 21 updates."""
     plan = plan_of("logistic", 2)
-    parts, batch = plan_deals(plan).parts, Schedule(ROWS, 1, plan.batch_size, plan.seed).batches
+    honest = DealOrder.deal
 
-    def lie(plan: SegmentPlan) -> list[bytes]:
-        first, last = map(bytearray, make_packages(plan))
+    def lie(order: DealOrder) -> list[bytes]:
+        first, last = map(bytearray, honest(order))
         words, start = np.frombuffer(last, np.uint64, offset=96), 0
-        for rows in (len(rows) for epoch in range(plan.epochs) for rows in batch(epoch, 0)):
-            for name, (length, corrected) in zip(Offer._fields, parts(rows), strict=True):
+        for rows in map(len, order.batches()):
+            for name, (length, corrected) in zip(Offer._fields, order.plan.parts(rows), strict=True):
                 count = rows + count_surplus(rows) if field == "slopes" else COLUMNS
                 words[start : start + count * (name == field)] += np.uint64(1)
                 start += length * corrected
         first[32] ^= field == "features_seed"
         return [bytes(first), bytes(last)]
 
-    monkeypatch.setattr("benchmarks.parties.make_packages", lie)
+    monkeypatch.setattr(DealOrder, "deal", lie)
     with pytest.raises(PartiesError, match="the dealer's numbers of update [0-9]+ are wrong"):
         train(plan, *draw_rows("logistic"))
 

@@ -75,18 +75,6 @@ class Package:
         return draw_parts(parts, self.stream, own)
 
 
-def count_corrections(plan: DealPlan, batches: Sequence[int], evaluated: int) -> int:
-    """Return the number of the last party's corrections in a segment.
-
-    Args:
-        plan: The plan of the deals.
-        batches: The number of rows of each update.
-        evaluated: The number of rows of the evaluation. 0: no evaluation.
-    """
-    scores = score_sums.parts(plan, evaluated) if evaluated else []
-    return count_corrected([*scores, *(part for rows in batches for part in plan.parts(rows))])
-
-
 def find_evaluated(rows: int, test_rows: int) -> slice:
     """Return the rows of an evaluation among all rows: the test rows, or the training rows if there are none.
 

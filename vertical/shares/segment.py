@@ -5,7 +5,7 @@ update starts from the weights W updates before (W: the plan's window), so W upd
 result does not depend on timing. At the end of the run each party receives all shares of the weights of its columns.
 """
 
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -21,9 +21,9 @@ from vertical.segment.plan import Holding, PartyState, Recorder, SegmentOutcome,
 from vertical.segment.shared import SegmentPhase, SegmentTally
 from vertical.segment.sum_order import Agenda
 from vertical.shares.checks import CheckedDeal, DealChecks, count_published
-from vertical.shares.deals import DealPlan
 from vertical.shares.numbers import FEATURE, MAX_WEIGHT, SHIFT, WEIGHT, Stream, Words, decode, encode
-from vertical.shares.package import Package, count_corrections, deal_segment, find_evaluated
+from vertical.shares.order import DealOrder
+from vertical.shares.package import Package
 from vertical.shares.score_sums import MAX_SPREAD, WAVES, add_waves, mask_labels, measure, spread
 from vertical.shares.updates import SharedWeights, Update
 from vertical.transport.endpoint import Endpoint
@@ -37,24 +37,14 @@ _NAMES: dict[int, str] = {
     Kind.BLOCK: "block",
 }
 _WRONG_DEAL = "the server did not follow the protocol, or a party sent wrong sums"
+Fetch = Callable[[], Awaitable[bytes]]
 # maximum bytes of a frame of masked features
 _PIECE = 2**22
 
 
-def plan_deals(plan: SegmentPlan) -> DealPlan:
-    """Return the plan of a segment's deals."""
-    return DealPlan(plan.problem, plan.columns, plan.weight > 0)
-
-
-def evaluated_rows(plan: SegmentPlan) -> slice | None:
-    """Return the rows of the segment's evaluation; None without an evaluation."""
-    return find_evaluated(plan.rows, plan.test_rows) if plan.evaluate else None
-
-
 def make_packages(plan: SegmentPlan) -> list[bytes]:
     """Return each party's package of a segment, from the dealer."""
-    rows = plan.rows, plan.test_rows
-    return deal_segment(plan_deals(plan), *rows, Agenda(plan).batches(0), plan.active[0], evaluates=plan.evaluate)
+    return DealOrder.of(plan).deal()
 
 
 class SharedSums:
@@ -78,10 +68,10 @@ class SharedSums:
     ) -> None:
         self._me, self._plan, self._broadcast, self._send = me, plan, broadcast, send
         self.batches = [len(rows) for rows in agenda.batches(0)]
-        evaluated = evaluated_rows(plan)
+        order = DealOrder.of(plan)
+        deals, evaluated, weights = order.plan, order.evaluated, sum(plan.columns)
         self.evaluated = 0 if evaluated is None else evaluated.stop - evaluated.start
-        deals, evaluation = plan_deals(plan), [self.evaluated] * plan.evaluate
-        weights = sum(plan.columns)
+        evaluation = [self.evaluated] * plan.evaluate
         sums = 2 * WAVES * (1 + (plan.problem == LOGISTIC))
         lengths: dict[int, list[int]] = {
             Kind.MASKED_WEIGHTS: [
@@ -262,7 +252,7 @@ class SharedEvaluation(SegmentPhase):
 
     def __init__(self, context: SharesContext, number: int) -> None:
         self._context, self._number = context, number
-        rows = evaluated_rows(context.plan)
+        rows = DealOrder.of(context.plan).evaluated
         assert rows is not None
         self._dealt = context.package.evaluation(rows.stop - rows.start)
         self._update = Update(np.arange(rows.start, rows.stop), self._dealt.as_update())
@@ -324,7 +314,7 @@ async def run_shared_segment(
     holding: Holding,
     start: PartyState,
     endpoint: Endpoint,
-    package: bytes,
+    fetch: Fetch,
     *,
     injection: Injection | None = None,
     recorder: Recorder | None = None,
@@ -337,7 +327,7 @@ async def run_shared_segment(
         holding: The party's data.
         start: The party's state after its last segment.
         endpoint: The party's access to the other parties.
-        package: The party's random numbers, from the dealer.
+        fetch: A function that returns the party's random numbers, from the dealer. It is called when all have joined.
         injection: Artificial delays of an experiment.
         recorder: An observer for tests.
 
@@ -349,7 +339,7 @@ async def run_shared_segment(
     if not 0 <= me < plan.parties or plan.parties < 2:
         raise ValueError(f"party {me} is not in a plan for {plan.parties} parties")
     run = SharesRun(me, plan, holding, start, endpoint, None, injection or Injection(), 1, 0)
-    run.package = package
+    run.fetch = fetch
     return await run.run(recorder, events=False)
 
 
@@ -357,10 +347,10 @@ class SharesRun(SegmentRun):
     """A segment on shares, with the parties' meeting of `SegmentRun`.
 
     Attributes:
-        package: The party's random numbers, from the dealer.
+        fetch: A function that returns the party's random numbers, from the dealer.
     """
 
-    package: bytes = b""
+    fetch: Fetch
     _block: NDArray[np.float64] | None = None
 
     async def _set_up(self, recorder: Recorder | None, events: bool) -> Any:
@@ -369,8 +359,9 @@ class SharesRun(SegmentRun):
         sums = SharedSums(self.me, plan, self._agenda, router.broadcast, router.send)
         router.open(sums, recorder)  # type: ignore[arg-type]
         await self._compare(hellos)
+        received = await self.fetch()
         try:
-            weights, package, labels = self._prepare_shares(sums)
+            weights, package, labels = self._prepare_shares(sums, received)
         except ValueError as error:
             raise PartyError(self.me, str(error)) from error
         mask = Stream(package.features_seed).draw(*weights.features.shape)
@@ -379,16 +370,16 @@ class SharesRun(SegmentRun):
             sums.publish_labels(mask_labels(labels, package.labels_seed))
         return SharesContext(self.me, plan, self._agenda, weights, package, mask, sums, router.done, labels)
 
-    def _prepare_shares(self, sums: SharedSums) -> tuple[SharedWeights, Package, Words | None]:
+    def _prepare_shares(self, sums: SharedSums, received: bytes) -> tuple[SharedWeights, Package, Words | None]:
         """Return the party's shares, its random numbers and, at the reporter, the labels of the evaluated rows.
 
         Raises:
             ValueError: The features, the labels or the dealer's package do not fit.
         """
         plan, holding, me = self.plan, self.holding, self.me
-        deals = plan_deals(plan)
-        count = count_corrections(deals, sums.batches, sums.evaluated)
-        package = Package.from_bytes(self.package, deals, last=me == plan.parties - 1, corrections=count)
+        order = DealOrder.of(plan)
+        deals = order.plan
+        package = Package.from_bytes(received, deals, last=me == plan.parties - 1, corrections=order.corrections)
         features = encode_features(holding)
         if features.shape[1] != plan.columns[me]:
             raise ValueError(f"it has {features.shape[1]} columns, but the segment has {plan.columns[me]}")
@@ -437,5 +428,5 @@ def _labels(plan: SegmentPlan, holding: Holding) -> tuple[NDArray[np.float64], W
     labels = np.concatenate([np.asarray(part) for part in parts])
     if plan.problem != LOGISTIC:
         return labels, None
-    labels, rows = (labels + 1.0) / 2.0, evaluated_rows(plan)
+    labels, rows = (labels + 1.0) / 2.0, DealOrder.of(plan).evaluated
     return labels, None if rows is None else labels[rows].astype(np.uint64)

@@ -131,6 +131,22 @@ def fingerprint(certificate: bytes) -> str:
     return sha256(certificate).hexdigest()
 
 
+def read_certificates(path: str | Path) -> tuple[bytes, ...]:
+    """Return the certificates (DER) in a PEM file.
+
+    Args:
+        path: The file.
+
+    Raises:
+        ValueError: The file cannot be read, or contains no certificate.
+    """
+    try:
+        found = x509.load_pem_x509_certificates(Path(path).read_bytes())
+    except (ValueError, OSError) as error:
+        raise ValueError(f"{path}: {error}") from error
+    return tuple(certificate.public_bytes(Encoding.DER) for certificate in found)
+
+
 def server_context(identity: Identity, peers: Sequence[bytes], authority: str | None = None) -> ssl.SSLContext:
     """Return the TLS 1.3 context of the listening side. The connecting side must present a trusted certificate.
 
