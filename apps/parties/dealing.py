@@ -13,12 +13,12 @@ import typer
 from flwr.common import log
 
 from vertical.shares.dealer import Dealer
-from vertical.transport.addresses import Address
+from vertical.transport.addresses import Address, reason_of
 from vertical.transport.identity import Identity, read_certificates
 
 
 def deal(
-    listen: Annotated[str, typer.Option(help="The address at which the parties reach the dealer: host:port.")],
+    listen: Annotated[str, typer.Option(help="The address at which the dealer listens: host:port.")],
     cert: Annotated[Path, typer.Option(help="The file of the dealer's certificate (PEM).", exists=True)],
     key: Annotated[Path, typer.Option(help="The file of its private key (PEM).", exists=True)],
     party: Annotated[list[Path], typer.Option(help="The file of a party's certificate. Repeat it.", exists=True)],
@@ -41,7 +41,7 @@ async def _serve(dealer: Dealer, address: Address) -> None:
     try:
         server = await dealer.listen(address)
     except OSError as error:
-        raise typer.BadParameter(f"cannot listen at {address.text}: {error.strerror}") from None
+        raise typer.BadParameter(f"cannot listen at {address.text}: {reason_of(error)}") from None
     async with server:
         log(INFO, "dealing at %s", address.text)
         await server.serve_forever()

@@ -42,7 +42,7 @@ def request(me: int, **changes: Any) -> DealRequest:
 
 
 def fetch(*turns: list[Ask], certificate: bytes = DEALER.certificate, closed: bool = False) -> list[Any]:
-    """Return the answers to requests, of which those in one list are sent at the same time."""
+    """Return the answers to requests. The requests of one list are sent at the same time."""
 
     async def run() -> list[Any]:
         dealer, answers = Dealer(DEALER, [party.certificate for party in PARTIES], patience=0.3), list[Any]()
