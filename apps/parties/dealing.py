@@ -7,14 +7,13 @@ import contextlib
 import os
 from logging import INFO
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
-from flwr.common import log
 
-from vertical.shares.dealer import Dealer
-from vertical.transport.addresses import Address, reason_of
-from vertical.transport.identity import Identity, read_certificates
+if TYPE_CHECKING:
+    from vertical.shares.dealer import Dealer
+    from vertical.transport.addresses import Address
 
 
 def deal(
@@ -25,6 +24,10 @@ def deal(
     password_env: Annotated[str, typer.Option(help="The variable with the password of the key.")] = "",
 ) -> None:
     """Deal the random numbers of shared-sgd to parties with known certificates, until the command is interrupted."""
+    from vertical.shares.dealer import Dealer
+    from vertical.transport.addresses import Address
+    from vertical.transport.identity import Identity, read_certificates
+
     try:
         address = Address("tcp", listen)
         password = os.environ[password_env].encode() if password_env else None
@@ -38,6 +41,10 @@ def deal(
 
 
 async def _serve(dealer: Dealer, address: Address) -> None:
+    from flwr.common import log
+
+    from vertical.transport.addresses import reason_of
+
     try:
         server = await dealer.listen(address)
     except OSError as error:
