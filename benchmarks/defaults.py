@@ -38,7 +38,7 @@ from apps.registry import ALGORITHMS
 from apps.server_app import RunFailedError
 from problems.errors import InputError
 from simulations.arguments import stack_of
-from simulations.engines.launch import run
+from simulations.python.runs import run
 
 HORIZONTAL = [name for name, row in ALGORITHMS.items() if row.strategy.shares_model]
 BUNDLED, LOG_NORMAL = ["digits", "breast-cancer"], "log-normal"

@@ -78,8 +78,12 @@ from payloads.record import Payload as Payload
 from payloads.record import PayloadError as PayloadError
 from payloads.settings import Settings as Settings
 from payloads.settings import TrainingSettings as TrainingSettings
-from simulations.engines.launch import run as run
+from simulations.python.classifier import FederatedClassifier as FederatedClassifier
+from simulations.python.runs import TrainedRun as TrainedRun
+from simulations.python.runs import run as run
 from simulations.results.records import RunRecord as RunRecord
+from simulations.scoring.export import Exported as Exported
+from simulations.scoring.export import export_onnx as export_onnx
 from simulations.scoring.model import TrainedModel as TrainedModel
 from simulations.scoring.model import load as load
 from strategies.base import PayloadStrategy as PayloadStrategy

@@ -7,11 +7,9 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Mapping, Sequence
-from pathlib import Path
-from typing import Any
 
 from apps.client_app import app as client_app
-from apps.config import ConfigError, RunConfig, Scalar, flatten, parse_run_config
+from apps.config import ConfigError, RunConfig, Scalar, parse_run_config
 from apps.evaluation.metric_names import better
 from apps.run_directory.artifacts import RunDirectory
 from apps.run_directory.versions import versions
@@ -19,13 +17,11 @@ from apps.server_app import app as server_app
 from apps.sites import resources
 from problems.data import Preprocessing, SampleFormat
 from problems.errors import require
-from simulations.arguments import Cluster, Stack, add_directory
+from simulations.arguments import Cluster, Stack
 from simulations.engines.in_process import run_in_process
 from simulations.engines.stacked.messages import make_stacker
 from simulations.references.centralized import RoundHook, check_centralized, train_centralized
 from simulations.references.nonfederated import check_vertical, train_nonfederated
-from simulations.results.output import log_off
-from simulations.results.records import RunRecord, read_run
 
 IN_PROCESS, CENTRALIZED, NONFEDERATED = "in-process", "centralized", "nonfederated"  # values of "engine" in result.json
 
@@ -40,7 +36,7 @@ def launch(engine: str, clients: int, config: Mapping[str, Scalar], stack: Stack
         engine: "centralized" or "nonfederated" for a reference. Other values: a federation in this process.
         clients: The number of clients. A nonfederated reference ignores it.
         config: The flat run config, including the keys of the run directory (see `add_directory`).
-        stack: The maximum number of clients in one computation, see `run`.
+        stack: The maximum number of clients in one computation, see `run_federation`.
 
     Raises:
         RunFailedError: A federation has no result.
@@ -72,47 +68,6 @@ def check_reference(engine: str, config: RunConfig) -> None:
         check_centralized(config)
 
 
-def run(
-    config: Mapping[str, Any],
-    out: str | Path,
-    clients: int | None = None,
-    *,
-    threads: int = 1,
-    stack: Stack = 1,
-    node_configs: Sequence[Mapping[str, Scalar]] = (),
-    cluster: Cluster | None = None,
-    quiet: bool = False,
-) -> RunRecord:
-    """Run a federation in this process, or with its clients in Ray workers, and read its run directory.
-
-    Args:
-        config: The run config with tables or flat keys: ``{"fedx": {"gamma": 0.5}}`` or ``{"fedx.gamma": 0.5}``.
-        out: The run directory to write.
-        clients: The number of clients. None: 8, or one for each node config.
-        threads: The number of clients that train at the same time. Results do not depend on it.
-        stack: The maximum number of clients that train as one batched computation, or "auto" for the fastest number.
-            Results differ by rounding errors. With 1 a run is bit-identical to a run on Flower's own engine.
-        node_configs: The node config of each client's SuperNode. Empty: no node configs.
-        cluster: The Ray workers. None: everything runs in this process.
-        quiet: Whether to turn off the log.
-
-    Raises:
-        RunFailedError: The run has no result. The message contains the reason.
-
-    Example:
-        >>> from tempfile import TemporaryDirectory
-        >>> config = {"strategy": "local-sgd", "model": "linear", "num-server-rounds": 1, "pictures": False}
-        >>> with TemporaryDirectory() as folder:
-        ...     record = run(config, f"{folder}/run", clients=2, quiet=True)
-        >>> record.status
-        'finished'
-    """
-    flat = add_directory(flatten(config), Path(out))
-    with log_off(quiet):
-        run_federation(clients or len(node_configs) or 8, flat, threads, node_configs, stack, cluster)
-    return read_run(Path(out).expanduser())
-
-
 def run_federation(
     clients: int,
     config: Mapping[str, Scalar],
@@ -128,7 +83,8 @@ def run_federation(
         config: The flat run config, including the keys of the run directory (see `add_directory`).
         threads: The number of clients that train at the same time.
         node_configs: The node config of each client. Empty: no node configs.
-        stack: The maximum number of clients in one computation, see `run`.
+        stack: The maximum number of clients that train as one batched computation, or "auto" for the fastest number.
+            Results differ by rounding errors. With 1 a run is bit-identical to a run on Flower's own engine.
         cluster: The Ray workers. None: everything runs in this process.
 
     Raises:

@@ -70,7 +70,7 @@ def load(run: str | Path, model: str = "", *, allow_unseen: bool = False) -> Tra
 
     Example:
         >>> from tempfile import TemporaryDirectory
-        >>> from simulations.engines.launch import run
+        >>> from florilegium import run
         >>> config = {"strategy": "local-sgd", "model": "linear", "num-server-rounds": 1, "pictures": False}
         >>> with TemporaryDirectory() as folder:
         ...     record = run(config, f"{folder}/run", clients=2, quiet=True)

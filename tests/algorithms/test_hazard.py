@@ -20,7 +20,7 @@ from problems.models import FlatModel, build_model
 from problems.models.networks import HazardNetwork
 from problems.objectives.hazard import START
 from problems.site import Site
-from simulations.engines.launch import run
+from simulations.python.runs import run
 
 STRATEGIES = ("local-sgd", "local-sgdm", "fedprox", "scaffold")
 MONTHS = 6

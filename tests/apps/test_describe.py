@@ -11,7 +11,7 @@ import pytest
 
 from apps.config import ConfigError, Scalar, parse_run_config
 from problems.data.borders import parse_borders
-from simulations.engines.launch import run
+from simulations.python.runs import run
 
 LEVELS = {"q05": 0.05, "q25": 0.25, "q50": 0.5, "q75": 0.75, "q95": 0.95}
 CONFIG: dict[str, Any] = {

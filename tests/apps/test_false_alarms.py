@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from simulations.engines.launch import run
+from simulations.python.runs import run
 from tests.programs import REAL, needs_real
 
 LINEAR = {"strategy": "local-sgd", "model": "linear"}

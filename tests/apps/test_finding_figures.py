@@ -10,7 +10,7 @@ from apps.config import Scalar, parse_run_config
 from apps.sites.rows import own_rows
 from problems.calibration import Calibrations, Isotonic, Platt
 from problems.metrics import accuracy
-from simulations.engines.launch import run
+from simulations.python.runs import run
 from simulations.results.report import write_report
 from simulations.results.target import is_scores
 from simulations.scoring.card import write_card

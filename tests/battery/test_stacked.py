@@ -12,8 +12,8 @@ import apps.guards.work
 from apps.config import ConfigError, Scalar
 from apps.registry import ALGORITHMS
 from simulations.arguments import AUTO
-from simulations.engines.launch import run
 from simulations.engines.stacked import messages
+from simulations.python.runs import run
 from tests.algorithms.test_adam import ADAM, WITH_ADAM
 from tests.algorithms.test_adjustment import ADJUSTED
 from tests.battery.federation import federate

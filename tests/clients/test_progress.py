@@ -15,7 +15,7 @@ import torch
 
 from clients import progress
 from methods.pair_batches import ActiveBatch, PairBatch, Predictions
-from simulations.engines.launch import run
+from simulations.python.runs import run
 
 ROWS = np.arange(4)
 ACTIVE = ActiveBatch(torch.zeros(5, 2), torch.arange(2), None)

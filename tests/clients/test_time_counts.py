@@ -22,7 +22,7 @@ from problems.data.own import read_own
 from problems.data.times import Periods
 from problems.models import FlatModel, build_model
 from problems.site import Site
-from simulations.engines.launch import run
+from simulations.python.runs import run
 
 INTERVALS = 5
 

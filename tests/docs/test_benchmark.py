@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 from scipy import stats
 
-from simulations.engines.launch import run
+from simulations.python.runs import run
 from simulations.results.compare import csv_text
 from tests.docs.markdown import PROJECT
 

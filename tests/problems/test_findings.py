@@ -33,7 +33,7 @@ from problems.models.networks import SaddleNetwork
 from problems.objectives.scores import SCORES
 from problems.site import Site
 from simulations.engines.checking import check_run
-from simulations.engines.launch import run
+from simulations.python.runs import run
 from simulations.results.board import describe_findings
 from simulations.results.row_differences import compare_rows
 from simulations.scoring.export import export_onnx

@@ -1,0 +1,129 @@
+"""Tests of runs from Python: objects as data and networks, the run object, and the scikit-learn estimator."""
+
+import pickle
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pandas as pd
+import pytest
+import torch
+from sklearn.utils.estimator_checks import check_estimator
+from torch import nn
+from torch.utils.data import TensorDataset
+
+import florilegium
+from tests.refusals import refuses
+
+ROWS = 240
+KEYS = {"strategy": "local-sgd", "model": "linear", "num-server-rounds": 4, "pictures": False, "checkpoint-every": 0}
+
+
+def make_table() -> pd.DataFrame:
+    """Return rows with a number, missing cells, a category, a site and a label."""
+    rng = np.random.default_rng(0)
+    table = pd.DataFrame({"age": rng.normal(size=ROWS), "kind": rng.choice(["a", "b"], ROWS)})
+    table["label"] = (table["age"] + (table["kind"] == "b") > 0.5).astype(int)
+    table["age"] = table["age"].mask(np.arange(ROWS) % 20 == 0)
+    table["site"] = np.where(np.arange(ROWS) % 3, "Basel", "Bern")
+    return table
+
+
+TABLE = make_table()
+ARRAYS = np.nan_to_num(TABLE[["age"]].to_numpy()), TABLE["label"].to_numpy()
+
+
+def give_rows() -> Any:
+    return ARRAYS
+
+
+@pytest.mark.parametrize(
+    ("dataset", "clients"),
+    [
+        (ARRAYS, 2),
+        ((TABLE[["age", "kind"]], TABLE["label"]), 2),
+        (TensorDataset(torch.tensor(ARRAYS[0]).float(), torch.tensor(ARRAYS[1])), 2),
+        (give_rows, 2),
+        (lambda: ARRAYS, 2),
+        ({name: rows.drop(columns="site") for name, rows in TABLE.groupby("site")}, None),
+    ],
+)
+def test_objects_are_data(dataset: Any, clients: int | None) -> None:
+    keys = KEYS if callable(dataset) or isinstance(dataset, TensorDataset) else {**KEYS, "missing": "mean"}
+    run = florilegium.run(keys, dataset=dataset, clients=clients, quiet=True)
+    assert run.metrics["auc"] > 0.8
+    assert run.result["clients"] == 2
+    if isinstance(dataset, dict):
+        assert run.site_names == {"0": "Basel", "1": "Bern"}
+
+
+def test_a_run_object_has_history_model_and_pictures(tmp_path: Path) -> None:
+    lines: list[dict[str, Any]] = []
+    config = {**KEYS, "site-column": "site", "partition": "natural", "missing": "indicator"}
+    run = florilegium.run(config, tmp_path / "run", 2, dataset=TABLE, quiet=True, on_round=lines.append)
+    assert [line["round"] for line in lines] == [0, 1, 2, 3, 4]
+    assert run.history["auc"].tolist() == [line["auc"] for line in lines]
+    assert run.predict_proba(TABLE).shape == (ROWS, 2)
+    assert run.model.output.in_features == 4  # type: ignore[union-attr]
+    assert "finished" in run._repr_html_()
+    pytest.importorskip("matplotlib").use("agg")
+    assert run.plot("auc").get_lines()[0].get_ydata().tolist() == run.history["auc"].tolist()  # type: ignore[union-attr]
+    assert florilegium.export_onnx(run.classifier).inputs == {"age": "double (n, 1)", "kind": "string (n, 1)"}
+
+
+def test_a_network_begins_at_its_own_weights_and_does_not_change() -> None:
+    network = nn.Linear(1, 1)
+    before = network.weight.item()
+    run = florilegium.run({**KEYS, "num-server-rounds": 1}, dataset=ARRAYS, clients=2, model=network, quiet=True)
+    assert network.weight.item() == before != run.model.weight.item()  # type: ignore[operator, union-attr]
+
+
+def test_a_temporary_run_disappears_with_its_object() -> None:
+    run = florilegium.run({**KEYS, "num-server-rounds": 1}, dataset=ARRAYS, clients=2, quiet=True)
+    path = run.path
+    assert path.is_dir()
+    del run
+    assert not path.exists()
+
+
+def test_an_error_of_on_round_ends_the_run(tmp_path: Path) -> None:
+    def stop(line: dict[str, Any]) -> None:
+        raise ValueError("enough")
+
+    with pytest.raises((ValueError, florilegium.RunFailedError), match="enough"):
+        florilegium.run(KEYS, tmp_path / "run", 2, dataset=ARRAYS, on_round=stop, quiet=True)
+
+
+@pytest.mark.parametrize(
+    ("objects", "words"),
+    [
+        ({"dataset": 3}, "dataset: got a int, allowed: a DataFrame, .X, y., a torch Dataset"),
+        ({"dataset": {}}, "dataset: got another dict, allowed: one DataFrame or .X, y. with rows for each site"),
+        ({"dataset": {"Basel": TABLE}}, "without a column 'site'"),
+        ({"dataset": (TABLE, TABLE["label"])}, "under a name that no column of X has"),
+        ({"dataset": (ARRAYS[0], ARRAYS[1][:5])}, "got 240 rows and 5 labels named 'label'"),
+        ({"dataset": TABLE.assign(kind=[*["a"] * (ROWS - 1), 1])}, "allowed: columns with one type of cells"),
+        ({"dataset": ARRAYS, "model": 3}, "model: got a int, allowed: a torch module, a function of the input shape"),
+    ],
+)
+def test_other_objects_are_refused(objects: dict[str, Any], words: str) -> None:
+    with refuses(florilegium.ConfigError, words):
+        florilegium.run(KEYS, clients=2, quiet=True, **objects)
+
+
+@pytest.mark.filterwarnings("ignore:invalid value encountered in cast:RuntimeWarning")  # in scikit-learn's check
+def test_the_estimator_passes_scikit_learns_checks() -> None:
+    results = check_estimator(florilegium.FederatedClassifier(rounds=1, sites=2), on_skip=None)
+    assert {result["check_name"] for result in results if result["status"] == "skipped"} == {"check_array_api_input"}
+
+
+def test_the_estimator_takes_categories_missing_cells_and_sites() -> None:
+    X, y = TABLE[["age", "kind"]], TABLE["label"].map({0: "healthy", 1: "ill"})
+    classifier = florilegium.FederatedClassifier("fedx2", rounds=4).fit(X, y, groups=TABLE["site"])
+    assert classifier.score(X, y) > 0.8
+    assert set(classifier.predict(X)) == {"healthy", "ill"}
+    again = pickle.loads(pickle.dumps(classifier))
+    np.testing.assert_array_equal(again.predict_proba(X), classifier.predict_proba(X))
+    assert florilegium.export_onnx(classifier.trained_).inputs["kind"] == "string (n, 1)"
+    with pytest.raises(ValueError, match="X must have no column label or site: rename it"):
+        classifier.fit(TABLE, y)
