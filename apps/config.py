@@ -75,6 +75,12 @@ _AUTO: dict[str, Scalar] = {
     "dtype": TrainingSettings.model_fields["dtype"].default,
     "scale": DataSpec.scale,
 }
+# the settings of each server optimizer
+_SERVER_KEYS = ("server_learning_rate", "server_momentum", "server_tau", "server_second_momentum")
+_SERVER_STEPS = {"none": (), "momentum": _SERVER_KEYS[:2], "adagrad": _SERVER_KEYS[:3]}
+_SERVER_STEPS |= dict.fromkeys(("adam", "yogi"), _SERVER_KEYS)
+# the meaning of server-learning-rate = "auto" with an optimizer that divides by the second moment
+_ADAPTIVE_STEP = 0.1
 _AUTO_OF: dict[Scalar, dict[str, Scalar]] = {SPARSE_LOGISTIC: {"model": "linear-no-intercept", "dtype": "float64"}}
 
 
@@ -168,12 +174,14 @@ def parse_run_config(flat: Mapping[str, Scalar]) -> RunConfig:
     evaluation.check(run.strategy, training, spec, shares_model=algorithm.strategy.shares_model, scored=scored)
     check_budget(run.strategy, algorithm, training.loss, tables[PRIVACY], family, spec)
     training = family.adapt_training(training)
+    if training.server_optimizer != "none":
+        _check_server_optimizer(run, training, algorithm)
     if run.batch_norm == LOCAL_NORMS:
         _check_local_norms(run, algorithm, spec, evaluation)
     privacy = tables[PRIVACY] if algorithm.strategy.shares_model else PrivacySettings()
     if privacy.secure_sum:
         check_sums(run.strategy, algorithm, training, family)
-    without_effect = _without_effect(flat, algorithm, family, data.dataset)
+    without_effect = _without_effect(flat, algorithm, family, training, data.dataset)
     note = ""
     if chosen.get("learning-rate") == largest_step(run.model) and "learning_rate" not in algorithm.traits.unread:
         note = f"learning-rate: auto is {training.learning_rate:g}, since model {run.model!r} is a deep network"
@@ -208,6 +216,16 @@ def _check_network_keys(run: RunSettings, algorithm: Algorithm, loss: str, spec:
         raise ConfigError("weights", got=repr(run.weights), allowed=allowed, hint="remove weights, or init-from")
 
 
+def _check_server_optimizer(run: RunSettings, training: TrainingSettings, algorithm: Algorithm) -> None:
+    """Check that the next model is a mean, which the server's steps replace."""
+    able = [name for name, row in ALGORITHMS.items() if row.traits.averages]
+    if not algorithm.traits.averages or run.batch_norm == LOCAL_NORMS:
+        reason = f"batch-norm {LOCAL_NORMS!r}" if algorithm.traits.averages else f"strategy {run.strategy!r}"
+        got = f"{training.server_optimizer!r} with {reason}"
+        allowed = f"'none', since these strategies have a mean of whole models: {', '.join(able)}"
+        raise ConfigError("server-optimizer", got=got, allowed=allowed, hint="remove server-optimizer")
+
+
 def _check_local_norms(run: RunSettings, algorithm: Algorithm, spec: DataSpec, evaluation: EvaluationSettings) -> None:
     """Check that only sites need the batch norms that each site keeps."""
     able = [name for name, row in ALGORITHMS.items() if row.traits.keeps_norms]
@@ -234,15 +252,15 @@ def _check_local_norms(run: RunSettings, algorithm: Algorithm, spec: DataSpec, e
 
 
 def _without_effect(
-    flat: Mapping[str, Scalar], algorithm: Algorithm, family: Settings, dataset: str
+    flat: Mapping[str, Scalar], algorithm: Algorithm, family: Settings, training: TrainingSettings, dataset: str
 ) -> tuple[str, ...]:
     """Return the keys, as ``key=value``, that differ from their defaults but have no effect in this run.
 
     Flower passes every key of pyproject.toml, so a key at its default may be one that the user has not set.
     """
-    unread: dict[str, Any] = {
-        kebab(name): TrainingSettings.model_fields[name].default for name in algorithm.traits.unread
-    }
+    used = _SERVER_STEPS[training.server_optimizer]
+    names = [name for name in (*algorithm.traits.unread, *_SERVER_KEYS[1:]) if name not in used]
+    unread: dict[str, Any] = {kebab(name): TrainingSettings.model_fields[name].default for name in names}
     read = {
         algorithm.table,
         SYNTHETIC if dataset == SPARSE_LOGISTIC else "",
@@ -267,8 +285,10 @@ def _row_of(strategy: Scalar) -> tuple[Algorithm | None, list[ConfigError]]:
 
 
 def _without_auto(flat: Mapping[str, Scalar], row: Algorithm | None) -> dict[str, Scalar]:
-    """Return the meaning of "auto" for each of model, dtype, scale and learning-rate that is "auto" or missing."""
+    """Return the meaning of "auto" for each of model, dtype, scale and the learning rates that is "auto" or missing."""
     values = {**_AUTO, **_AUTO_OF.get(flat.get("dataset", ""), {})}
+    adaptive = flat.get("server-optimizer") in ("adagrad", "adam", "yogi")
+    values["server-learning-rate"] = _ADAPTIVE_STEP if adaptive else 1.0
     if row is None:
         values["learning-rate"] = ADAM_STEP  # any number, so "auto" is not a fault if the strategy is unknown
     else:

@@ -67,6 +67,7 @@ FEDPROX = Method(
     offsets=True,
     findings=True,
     keeps_norms=True,
+    averages=True,
     taken=SampleGradients(),
     adjusts=True,
     has_adam=True,

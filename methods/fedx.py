@@ -285,6 +285,7 @@ FEDX1 = Method(
     adjusts=True,
     has_adam=True,
     findings=True,
+    averages=True,
     checks=checks_with_findings(Checks(check_linear, check_pairs, bound_history, check_predictions), pooled=True),
     choose=lambda method, settings, loss: (
         with_histograms(method, make_client) if settings.pool == "histogram" else method

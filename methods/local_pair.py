@@ -84,6 +84,7 @@ LOCAL_PAIR = Method(
     adjusts=True,
     has_adam=True,
     findings=True,
+    averages=True,
     checks=checks_with_findings(Checks(sites=check_pairs)),
     table="fedx",
     losses=ALL_PAIRWISE,

@@ -37,6 +37,7 @@ LOCAL_SGD = Method(
     offsets=True,
     findings=True,
     keeps_norms=True,
+    averages=True,
     taken=SampleGradients(),
     adjusts=True,
     has_adam=True,

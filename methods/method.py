@@ -179,6 +179,7 @@ class Traits:
         number_types: The values of ``dtype`` that it can compute in.
         precise: Whether a table's features keep 64 bits; otherwise they are rounded to float32.
         keeps_norms: Whether clients can keep their batch norms: only the model is sent, and its mean is the next model.
+        averages: Whether the next model is the mean of the clients' points, so ``server-optimizer`` can change it.
         models: The networks that it can train. The first is the meaning of ``model = "auto"``. (): all.
         scales: The values of ``scale`` that it supports. The first is the meaning of ``scale = "auto"``. (): all.
         needs_all_clients: The reason why every client must take part in every round, as the end of a sentence that
@@ -207,6 +208,7 @@ class Traits:
     number_types: tuple[str, ...] = ("float32", "float64")
     precise: bool = False
     keeps_norms: bool = False
+    averages: bool = False
     models: tuple[str, ...] = ()
     scales: tuple[str, ...] = ()
     needs_all_clients: str = ""

@@ -127,6 +127,7 @@ LOCAL_SGDM = Method(
     taken=SampleGradients(),
     adjusts=True,
     checks=Checks(sites=check_ratio),
+    averages=True,
     table="sgdm",
     sends="momentum",
 )

@@ -204,7 +204,20 @@ class TrainingSettings(Settings):
         "The seconds before a client is asked again. A killed SuperNode needs a minute.", 0.0, ge=0
     )
     server_learning_rate: float = setting(
-        "The server's step towards the clients' mean (codasca, scaffold, composite, ...).", 1.0, gt=0
+        "The server's step towards the clients' mean (codasca, scaffold, composite, ... and server-optimizer).",
+        1.0,
+        "a number > 0, or auto",
+        gt=0,
+    )
+    server_optimizer: Literal["none", "momentum", "adagrad", "adam", "yogi"] = setting(
+        "The server's [step](configuration.md#server-optimizers) for strategies whose next model is a mean.", "none"
+    )
+    server_momentum: float = setting("The server optimizer's decay of the first moment.", 0.9, ge=0, lt=1)
+    server_second_momentum: float = setting(
+        "The decay of the second moment of the server's adam and yogi.", 0.99, ge=0, lt=1
+    )
+    server_tau: float = setting(
+        "The least scale of a step of the server's adagrad, adam and yogi: larger values adapt less.", 1e-3, gt=0
     )
     client_weights: Literal["equal", "examples"] = setting(
         "The [weight](baselines.md#what-sites-count) of a client in a mean: its samples, or 1.", "examples"

@@ -36,7 +36,7 @@ class FedProx(MethodStrategy):
         return super().configure_train(server_round, arrays, extended, grid, **more)
 
     def combine(self, server_round: int, replies: list[Reply]) -> tuple[list[FloatArray], dict[str, float]]:
-        if not self.training.by_examples:
+        if not self.training.by_examples or self.training.server_optimizer != "none":
             return super().combine(server_round, replies)
         total = sum(reply.num_examples for reply in replies)
         if not total:

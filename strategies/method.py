@@ -15,6 +15,7 @@ from flwr.serverapp import Grid
 
 from methods.method import Exchanges, Method, Plan, Replies, Train
 from methods.private import releases_of
+from methods.server_steps import with_server_steps
 from payloads.record import FloatArray, Payload
 from payloads.settings import Settings, TrainingSettings
 from payloads.wire import model_arrays, model_record
@@ -47,7 +48,9 @@ class MethodStrategy(PayloadStrategy):
 
     def __init__(self, training: TrainingSettings | None = None, settings: Settings | None = None) -> None:
         super().__init__(training, settings)
-        declare(self, self.method.of(self.settings, self.loss))
+        method = self.method.of(self.settings, self.loss)
+        stepping = self.training.server_optimizer != "none"
+        declare(self, with_server_steps(method, self.training) if stepping else method)
         self.headline = self.method.server.headline(self.settings)
         # the newest round's model; None before the first round of this process
         self.newest: FloatArray | None = None

@@ -59,7 +59,9 @@ def test_pyproject_names_every_key_and_no_other() -> None:
 
 @pytest.mark.parametrize("key", sorted(FIELDS))
 def test_the_default_in_pyproject_is_the_models(key: str) -> None:
-    default = "auto" if key in ("model", "dtype", "learning-rate", "scale") else FIELDS[key].default
+    default = (
+        "auto" if key in ("model", "dtype", "learning-rate", "server-learning-rate", "scale") else FIELDS[key].default
+    )
     assert IN_PYPROJECT[key] == default
     assert type(IN_PYPROJECT[key]) is type(default)
     assert known_keys()[key]
@@ -114,6 +116,7 @@ def valid(key: str) -> st.SearchStrategy[Any]:
         "tracking-uri": st.sampled_from(["", "file:///srv/a", "https://a.b:80/c"]),
         **dict.fromkeys(("clip-gradient", "weight-decay"), st.just(0.0)),  # not available for every strategy
         "local-optimizer": st.just("sgd"),  # not available for every strategy
+        "server-optimizer": st.just("none"),  # not available for every strategy
         "client-weights": st.just("examples"),  # the other value is not available for every strategy
         "select-by": st.just(""),  # needs validation rows, as the next key does
         "patience": st.just(0),
