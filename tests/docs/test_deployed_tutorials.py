@@ -20,7 +20,7 @@ from tests.programs import ran
 COMMANDS = ("flower-superlink", "flower-supernode", "flwr supernode register", "flwr run")
 LISTED, DOCTOR = "flwr supernode list", "python -m apps.doctor site"
 SECONDS = 900.0
-# maximum number of commands that a reader of three-companies.md types; a loop counts as one
+# maximum number of commands that a reader of a page about companies types; a loop counts as one
 MOST = 12
 
 
@@ -47,6 +47,7 @@ class Tutorial:
 
 SITES = Tutorial("three-sites", "flwr", "results/deployed", "the same model, to the bit")
 COMPANIES = Tutorial("three-companies", "superlink", "results/score", "3 + 3 + 3 columns; labels of party 0")
+TWO = Tutorial("two-companies", "superlink", "results/new", "2 parties score 300 rows each, for party 0")
 
 
 def environment(folder: Path) -> dict[str, str]:
@@ -69,7 +70,7 @@ def test_every_option_is_one_of_the_command(command: str, tmp_path: Path, monkey
     monkeypatch.setenv("FLWR_DISABLE_UPDATE_CHECK", "1")
     monkeypatch.setenv("HOME", str(tmp_path))
     known = set(re.findall(r"--[a-z][a-z-]+", ran(*command.removeprefix("python ").split(), "--help")))
-    for page in (SITES, COMPANIES) if command in COMMANDS else (SITES,):
+    for page in (SITES, COMPANIES, TWO) if command in COMMANDS else (SITES,):
         assert options_of(page, command) <= known
 
 
@@ -81,21 +82,23 @@ def test_every_key_of_the_run_is_known(tmp_path: Path) -> None:
     added = re.findall(r"^echo .([a-z-]+) =", SITES.code("sh"), re.MULTILINE)
     assert added == ["output-dir", "run-name"]
     parse_run_config({**keys, **dict.fromkeys(added, "x")})
-    text = re.search(r'--run-config "(.*?)"', COMPANIES.code("sh"), re.DOTALL)
-    assert text
-    parse_run_config(parse_pairs("--run-config", text[1].replace("\\\n", "")))
+    for page in (COMPANIES, TWO):
+        for text in re.findall(r'--run-config "(.*?)"', page.code("sh"), re.DOTALL):
+            token = text.replace("$(cat results/score/run-token)", "0" * 32)
+            parse_run_config(parse_pairs("--run-config", token.replace("\\\n", "")))
 
 
-def test_three_companies_take_twelve_commands() -> None:
+@pytest.mark.parametrize("page", [COMPANIES, TWO], ids=lambda page: page.name)
+def test_companies_take_twelve_commands(page: Tutorial) -> None:
     """A loop, a here-document and a continued line are one command each."""
-    script = re.sub(r"<<END\n.*?^END$", "", COMPANIES.code("sh"), flags=re.DOTALL | re.MULTILINE)
+    script = re.sub(r"<<END\n.*?^END$", "", page.code("sh"), flags=re.DOTALL | re.MULTILINE)
     commands = [line for line in script.replace("\\\n", " ").splitlines() if re.match(r"(?!done)\w|\"", line)]
     assert len(commands) <= MOST, commands
-    assert f"takes {len(commands)} commands" in (PROJECT / "docs/tutorials/three-companies.md").read_text()
+    assert f"takes {len(commands)} commands" in (PROJECT / f"docs/tutorials/{page.name}.md").read_text()
 
 
 @pytest.mark.deployment
-@pytest.mark.parametrize("page", [SITES, COMPANIES], ids=lambda page: page.name)
+@pytest.mark.parametrize("page", [SITES, COMPANIES, TWO], ids=lambda page: page.name)
 def test_the_page_as_one_script(page: Tutorial, tmp_path: Path) -> None:
     """The checkout and free ports replace the page's own."""
     superlink, *nodes = free_ports(7)
