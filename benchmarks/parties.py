@@ -111,6 +111,7 @@ def run_parties(
     networks: Sequence[Architecture | None] | None = None,
     injections: Sequence[Injection | None] | None = None,
     recorders: Sequence[Recorder | None] | None = None,
+    packages: Sequence[Sequence[bytes]] | None = None,
     threads: int = 1,
     events: bool = False,
     limits: Limits | None = None,
@@ -127,6 +128,7 @@ def run_parties(
         networks: Each party's network, for plans with an embedding.
         injections: Each party's injection of artificial delays.
         recorders: Each party's recorder of messages. Only with threads.
+        packages: The dealer's package of each segment and party, on secret shares. None: fresh packages.
         threads: The number of each party's threads, see `run_segment`.
         events: Whether outcomes have logs.
         limits: The limits of the parties' connections.
@@ -143,7 +145,7 @@ def run_parties(
     count = len(holdings)
     lists = {"states": states, "networks": networks, "injections": injections, "recorders": recorders}
     _check(count, plans, transport, processes, lists)
-    shared = [DealOrder.of(plan).deal() for plan in plans if plan.algorithm == SHARED]
+    shared = packages or [DealOrder.of(plan).deal() for plan in plans if plan.algorithm == SHARED]
     with contextlib.ExitStack() as stack:
         folder = stack.enter_context(socket_folder()) if transport == "unix" else None
         endpoints = _endpoints(local_addresses(count, folder), limits or Limits()) if count > 1 else [None]
@@ -159,7 +161,7 @@ def run_parties(
                 None if recorders is None else recorders[me],
                 threads,
                 events,
-                [packages[me] for packages in shared] if shared else None,
+                [dealt[me] for dealt in shared] if shared else None,
             )
             for me in range(count)
         ]

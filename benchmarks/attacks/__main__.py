@@ -13,7 +13,7 @@ from typing import Annotated
 
 import typer
 
-from benchmarks.attacks import decoding, leaks, split_networks
+from benchmarks.attacks import decoding, leaks, shares, split_networks
 from benchmarks.attacks.watched import Numbers
 from simulations.results.output import print_json, table
 
@@ -21,7 +21,7 @@ _FUNCTIONS: list[Callable[[], Numbers]] = [
     *(leaks.labels, leaks.label_cost, leaks.gram, leaks.two_parties),
     *(leaks.trees, leaks.float_masks, leaks.intersection),
     *(decoding.before_training, decoding.assembled, decoding.looks, decoding.votes),
-    split_networks.networks,
+    *(split_networks.networks, shares.shares),
 ]
 DEMONSTRATIONS = {function.__name__.replace("_", "-"): function for function in _FUNCTIONS}
 

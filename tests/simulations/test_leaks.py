@@ -75,6 +75,18 @@ def test_the_attack_on_pairwise_masks_succeeds_where_the_last_key_is_known() -> 
     assert np.abs(leaks.unmask(masked, 1, {**keys[1], 3: bytes(32)}) - values).min() > 1.0
 
 
+def test_shares_hide_from_one_party_and_not_from_the_dealer() -> None:
+    found = DEMONSTRATIONS["shares"]()
+    assert abs(found["labels right, one party"] - 0.5) < 0.1
+    assert found["labels right, with the dealer"] == 1.0
+    for secret in ("scores", "features"):
+        assert abs(found[f"correlation of {secret}, one party"]) < 0.2
+        assert found[f"correlation of {secret}, with the dealer"] > 0.999
+    largest = found["largest inner product"]
+    assert found["error of inner products, with the dealer"] < largest / 1000
+    assert found["error of inner products, one party"] > largest / 2
+
+
 def test_the_command_prints_what_it_found(capsys: pytest.CaptureFixture[str]) -> None:
     main(["trees", "intersection"])
     lines = capsys.readouterr().out.splitlines()

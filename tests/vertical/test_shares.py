@@ -1,7 +1,7 @@
 """Tests of training on secret shares, with real parties over TLS on this machine, against NumPy in float64."""
 
-from collections.abc import Sequence
 from dataclasses import replace
+from itertools import combinations
 from typing import Any
 
 import numpy as np
@@ -13,6 +13,7 @@ from sklearn.metrics import roc_auc_score
 
 from apps.config import parse_run_config
 from apps.run_config.settings import ConfigError
+from benchmarks.attacks.shares import record
 from benchmarks.parties import PartiesError, run_parties
 from tests.clients.party_problems import make_case
 from tests.refusals import refuses
@@ -27,7 +28,7 @@ from vertical.shares.order import DealOrder
 from vertical.shares.package import Package
 from vertical.shares.updates import SharedWeights, Update
 from vertical.shares.waves import approximate
-from vertical.transport.frames import Frame, Kind
+from vertical.transport.frames import Kind
 
 ROWS, TESTS, COLUMNS = 200, 400, 9
 
@@ -122,38 +123,36 @@ def test_weights_are_rounded_to_one_unit(parties: int, values: list[float], seed
     assert np.abs(rounded - values).max() <= 2.0**-WEIGHT
 
 
-class Listener:
-    """A party that keeps all frames of the other parties."""
-
-    def __init__(self) -> None:
-        self.frames: list[Frame] = []
-
-    def received(self, peer: int, frame: Frame) -> None:
-        self.frames.append(Frame(frame.kind, frame.active, frame.update, bytes(frame.body)))
-
-    def contributed(self, kind: int, active: int, values: Array) -> None: ...
-
-    def words(self, kinds: Sequence[int]) -> np.ndarray:
-        return np.concatenate([np.frombuffer(f.body, np.uint64) for f in self.frames if f.kind in kinds])
-
-
 @pytest.mark.parametrize("changed", [False, True])
-def test_frames_are_uniform_whatever_the_other_party_has(changed: bool) -> None:
-    """A party's view depends on its own input only: with other features of its peer it is as uniform."""
-    features, labels = draw_rows("logistic")
+@pytest.mark.parametrize("me", [0, 1])
+def test_a_view_is_uniform_whatever_the_other_party_has(me: int, changed: bool) -> None:
+    """A party's view has the same distribution with other data of its peer.
+
+    All rows are equal, so each row is a draw of the view: its words in the peer's frames and in the dealer's package.
+    Each word, and each sum and difference of two words, is uniform.
+    """
+    features, label = [np.full((2000, 2), 0.5), np.full((2000, 2), -2.0)], 1.0
     if changed:
-        features[:, 5:] = 0.0
-    listeners = [Listener(), Listener()]
-    train(plan_of("logistic", 2), features, labels, recorders=listeners)
-    kinds = (Kind.MASKED_FEATURES, Kind.MASKED_LABELS, Kind.MASKED_WEIGHTS, Kind.MASKED_SCORES, Kind.MASKED_SLOPES)
-    for listener in listeners:
-        words = listener.words(kinds)
-        assert len(np.unique(words)) == len(words) > 3000
+        features[1 - me] *= -1.5
+        label = -1.0 if me else label
+    recording = record(features, np.full(2000, label), epochs=2, batch_size=0)
+    sent, back = recording.sent[1 - me], [np.argsort(rows) for rows in recording.order.batches()]
+    view = [
+        column for table in (recording.mask(me), recording.masked(1 - me)) for column in np.ascontiguousarray(table.T)
+    ]
+    for number, dealt in enumerate(recording.deals(me)):
+        slopes = dealt.slopes.reshape(2, -1, 2000)
+        words = [dealt.products, dealt.scores_mask, dealt.slopes_mask, slopes[0, 0], slopes[1, 0], slopes[1, -1]]
+        words += [sent[Kind.MASKED_WEIGHTS, number][-2000:], sent[Kind.MASKED_SCORES, number][:-1]]
+        words += [sent[Kind.MASKED_SLOPES, number], recording.opened(Kind.MASKED_SLOPES, number) - dealt.slopes_mask]
+        words.append(recording.opened(Kind.MASKED_SCORES, number)[:-1] - dealt.scores_mask)
+        view += [own[back[number]] for own in words]
+    assert len(np.unique(np.concatenate(view))) == 2000 * len(view)
+    pairs = [word for one, other in combinations(view, 2) for word in (one + other, one - other)]
+    for words in (*view, *pairs):
         counts = np.bincount(words.view(np.uint8), minlength=256)
-        # chi-squared with 255 degrees of freedom: above 360 once in 50,000 times
-        assert np.square(counts - counts.mean()).sum() / counts.mean() < 360
-        scores = listener.words([Kind.MASKED_SLOPES]).astype(float)[: 3 * ROWS]
-        assert abs(np.corrcoef(scores, np.tile(labels[:ROWS], 3))[0, 1]) < 0.2
+        # chi-squared with 255 degrees of freedom: above 400 once in ten million times
+        assert np.square(counts - counts.mean()).sum() / counts.mean() < 400
 
 
 def test_a_mask_is_never_dealt_twice() -> None:
