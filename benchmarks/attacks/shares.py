@@ -28,7 +28,7 @@ from vertical.shares.package import Package
 from vertical.transport.frames import Kind
 
 COLUMNS = (20, 10)
-_KINDS = [kind for kind in Kind if Kind.MASKED_FEATURES <= kind <= Kind.BLOCK]
+_KINDS = [kind for kind in Kind if Kind.MASKED_FEATURES <= kind <= Kind.MASKED_FACTORS]
 _PLAN = SegmentPlan(
     serial=1,
     segment=0,
@@ -118,15 +118,17 @@ class Recording:
         return decode(masked + self.mask(owner) if owner in known else masked, FEATURE)
 
 
-def record(features: Sequence[Array], labels: Array, **fields: float) -> Recording:
+def record(features: Sequence[Array], labels: Array, *, epochs: int, batch_size: int = BATCH) -> Recording:
     """Train a segment, and record all frames.
 
     Args:
         features: The (n, d_p) features of each party.
         labels: The (n,) labels of party 0.
-        fields: Further fields of the plan.
+        epochs: The number of epochs.
+        batch_size: The rows of an update. 0: all rows.
     """
-    plan = replace(_PLAN, rows=len(labels), columns=tuple(own.shape[1] for own in features), **fields)
+    columns = tuple(own.shape[1] for own in features)
+    plan = replace(_PLAN, rows=len(labels), columns=columns, epochs=epochs, batch_size=batch_size)
     packages = DealOrder.of(plan).deal(stream(0, "dealer").bytes)
     holdings = [Holding(own, labels=labels if party == 0 else None) for party, own in enumerate(features)]
     ears = [Ear(), Ear()]

@@ -15,7 +15,7 @@ from vertical.segment.sum_order import SUMS
 from vertical.transport.frames import Frame, Kind, PartyError, protocol_error
 from vertical.transport.mesh import Mesh
 
-_SHARES = range(Kind.MASKED_FEATURES, Kind.BLOCK + 1)
+_SHARES = range(Kind.MASKED_FEATURES, Kind.MASKED_FACTORS + 1)
 _SUMS = frozenset((*SUMS, Kind.VALUE_TREE, Kind.MASK_TREE, Kind.COUNT, *_SHARES))
 
 

@@ -24,7 +24,7 @@ from vertical.shares.checks import CheckedDeal, DealChecks, count_published
 from vertical.shares.numbers import FEATURE, MAX_WEIGHT, SHIFT, WEIGHT, Stream, Words, decode, encode
 from vertical.shares.order import DealOrder
 from vertical.shares.package import Package
-from vertical.shares.score_sums import MAX_SPREAD, WAVES, add_waves, mask_labels, measure, spread
+from vertical.shares.score_sums import FACTORS, MAX_SPREAD, add_waves, mask_labels, measure, multiply_shares, spread
 from vertical.shares.updates import SharedWeights, Update
 from vertical.transport.endpoint import Endpoint
 from vertical.transport.frames import FinalError, Frame, Kind, PartyError, protocol_error
@@ -33,6 +33,7 @@ _NAMES: dict[int, str] = {
     Kind.MASKED_WEIGHTS: "masked weights",
     Kind.MASKED_SCORES: "masked scores",
     Kind.MASKED_SLOPES: "masked slopes",
+    Kind.MASKED_FACTORS: "masked factors",
     Kind.WAVE_SUMS: "wave sums",
     Kind.BLOCK: "block",
 }
@@ -72,7 +73,6 @@ class SharedSums:
         deals, evaluated, weights = order.plan, order.evaluated, sum(plan.columns)
         self.evaluated = 0 if evaluated is None else evaluated.stop - evaluated.start
         evaluation = [self.evaluated] * plan.evaluate
-        sums = 2 * WAVES * (1 + (plan.problem == LOGISTIC))
         lengths: dict[int, list[int]] = {
             Kind.MASKED_WEIGHTS: [
                 *(weights + count_published(deals, rows) for rows in self.batches),
@@ -81,8 +81,10 @@ class SharedSums:
             Kind.MASKED_SCORES: [*(rows + 1 for rows in self.batches), *evaluation],
             Kind.MASKED_SLOPES: self.batches,
         }
+        if plan.problem == LOGISTIC:
+            lengths[Kind.MASKED_FACTORS] = [2 * FACTORS]
         if me == plan.active[0]:
-            lengths[Kind.WAVE_SUMS] = [sums]
+            lengths[Kind.WAVE_SUMS] = [4 if plan.problem == LOGISTIC else 3]
         if plan.last:
             lengths[Kind.BLOCK] = [plan.columns[me]]
         peers = set(range(plan.parties)) - {me}
@@ -248,7 +250,7 @@ class SharedUpdates(SegmentPhase):
 
 
 class SharedEvaluation(SegmentPhase):
-    """The evaluation: the reporter learns the wave sums of the scores (`score_sums`)."""
+    """The evaluation: the reporter learns sums from which it computes the metrics (`score_sums`)."""
 
     def __init__(self, context: SharesContext, number: int) -> None:
         self._context, self._number = context, number
@@ -256,6 +258,7 @@ class SharedEvaluation(SegmentPhase):
         assert rows is not None
         self._dealt = context.package.evaluation(rows.stop - rows.start)
         self._update = Update(np.arange(rows.start, rows.stop), self._dealt.as_update())
+        self._sums: Words | None = None
         self._reports = False
 
     def begin(self) -> None:
@@ -270,14 +273,25 @@ class SharedEvaluation(SegmentPhase):
         if (taken := sums.take(Kind.MASKED_SCORES)) is not None:
             classes = context.plan.problem == LOGISTIC
             labels = (sums.labels if context.labels is None else context.labels) if classes else None
-            words = add_waves(taken[1], self._dealt, labels)
-            sums.give(Kind.WAVE_SUMS, context.plan.active[0], words)
-            self._reports = context.active_index == 0
-            if not self._reports:
-                context.done()
+            results = add_waves(context.plan.problem, taken[1], self._dealt, labels)
+            if classes:
+                self._sums = results.sums
+                sums.publish(Kind.MASKED_FACTORS, 0, results.factors + self._dealt.factor_masks)
+            else:
+                self._give(results.sums)
+        if self._sums is not None and (taken := sums.take(Kind.MASKED_FACTORS)) is not None:
+            products = multiply_shares(taken[1], self._dealt, leads=context.me == 0)
+            self._give(np.concatenate([self._sums, products]))
         if self._reports and (taken := sums.take(Kind.WAVE_SUMS)) is not None:
             self._reports = False
             self._report(taken[1])
+            context.done()
+
+    def _give(self, words: Words) -> None:
+        context = self._context
+        context.sums.give(Kind.WAVE_SUMS, context.plan.active[0], words)
+        self._reports = context.active_index == 0
+        if not self._reports:
             context.done()
 
     def _report(self, opened: Words) -> None:

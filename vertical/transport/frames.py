@@ -47,6 +47,7 @@ class Kind(IntEnum):
     MASKED_SLOPES = 26
     WAVE_SUMS = 27
     BLOCK = 28
+    MASKED_FACTORS = 29
     # control frames of the mesh
     HELLO = 240
     BEAT = 241
