@@ -62,12 +62,12 @@ def plan_of(problem: str, parties: int, **fields: Any) -> SegmentPlan:
 
 
 def train(plan: SegmentPlan, features: Array, labels: Array, **options: Any) -> list[SegmentOutcome]:
-    """Run one segment with all parties; party 0 has the labels."""
+    """Run one segment with all parties."""
     holdings, start = [], 0
     for party, count in enumerate(plan.columns):
         own = np.ascontiguousarray(features[:, start : start + count])
         start += count
-        halves = (labels[:ROWS], labels[ROWS:]) if party == 0 else (None, None)
+        halves = (labels[:ROWS], labels[ROWS:]) if party in plan.active else (None, None)
         holdings.append(Holding(own[:ROWS], own[ROWS:], *halves))
     return run_parties(holdings, plan, processes=False, **options)[0]
 
@@ -90,22 +90,22 @@ def train_centrally(plan: SegmentPlan, features: Array, labels: Array) -> Array:
     return weights[-1]
 
 
-@pytest.mark.parametrize(("parties", "window"), [(2, 1), (3, 3)])
+@pytest.mark.parametrize(("parties", "window", "labelled"), [(2, 1, 0), (3, 3, 2)])
 @pytest.mark.parametrize("problem", ["logistic", "ridge", "robust"])
-def test_shares_train_as_one_table(problem: str, parties: int, window: int) -> None:
+def test_shares_train_as_one_table(problem: str, parties: int, window: int, labelled: int) -> None:
     features, labels = draw_rows(problem)
-    plan = plan_of(problem, parties, window=window)
+    plan = replace(plan_of(problem, parties, window=window), active=(labelled,))
     outcomes = train(plan, features, labels)
     weights = np.concatenate([outcome.weights for outcome in outcomes])
     np.testing.assert_allclose(weights, train_centrally(plan, features, labels), atol=5e-4)
     z, y = features[ROWS:] @ weights, labels[ROWS:]
-    metrics = outcomes[0].metrics
+    metrics = outcomes[labelled].metrics
     assert metrics["loss"] == pytest.approx(make_objective(problem, 0.0).losses(z, y).mean(), abs=1e-3)
     if problem == "logistic":
         assert metrics["auc"] == pytest.approx(roc_auc_score(y, z), abs=2e-3)
     else:
         assert metrics["rmse"] == pytest.approx(np.sqrt(np.square(z - y).mean()), abs=1e-3)
-    assert not any(outcome.metrics for outcome in outcomes[1:])
+    assert [bool(outcome.metrics) for outcome in outcomes] == [party == labelled for party in range(parties)]
 
 
 @settings(max_examples=30, deadline=None)
