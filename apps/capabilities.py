@@ -17,7 +17,7 @@ from problems.data.spec import AUTO
 from problems.errors import did_you_mean
 from problems.minimax import AUC_MINIMAX, COMPOSITIONAL_AUC, ProblemError
 from problems.minimax.problem import find_factory
-from problems.objectives.classification import RATIO_LOSS, SAMPLE_LOSSES
+from problems.objectives.classification import RATIO_LOSS, SAMPLE_LOSSES, SOFTMAX
 from problems.objectives.hazard import TIME_LOSSES
 from problems.objectives.number_losses import NUMBER_LOSSES
 from problems.objectives.pairwise import ALL_PAIRWISE, PAIRWISE_LOSSES, make_objective
@@ -196,6 +196,9 @@ def check_outcome(strategy: str, algorithm: Algorithm, training: TrainingSetting
         hint = f"remove loss, or {remove}" if own else "set label-type to 'number'"
         hint = "set time-column" if not own and loss in TIME_LOSSES else hint
         raise ConfigError("loss", got=f"{loss!r} with {key} {kind}", allowed=f"{listed} with {key} {kind}", hint=hint)
+    if loss == SOFTMAX and not spec.findings:
+        allowed, hint = "another loss with a single binary label", "set label-columns to the classes, or remove loss"
+        raise ConfigError("loss", got=f"{SOFTMAX!r} without label-columns", allowed=allowed, hint=hint)
     if spec.findings and not training.by_examples:
         allowed = "'examples' with label-columns, since a finding's rows count equally at all sites"
         raise ConfigError("client-weights", got="'equal'", allowed=allowed, hint="remove client-weights")

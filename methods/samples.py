@@ -11,7 +11,7 @@ from methods.adjustment import Adjustment
 from methods.method import Task
 from payloads.settings import Settings, TrainingSettings
 from problems.models import FlatModel
-from problems.objectives.classification import CROSS_ENTROPY, SAMPLE_LOSSES
+from problems.objectives.classification import CROSS_ENTROPY, SAMPLE_LOSSES, SOFTMAX
 from problems.objectives.hazard import HAZARD, hazard_slopes
 from problems.objectives.number_losses import NUMBER_LOSSES
 from problems.randomness import Purpose
@@ -21,7 +21,7 @@ from problems.site import Site
 # features (*stack, b, *shape), which jaxtyping cannot annotate, labels (*stack, b) and, if there are any, offsets
 Batch = tuple[Tensor, ...]
 # the losses of methods that need only the slope of a sample's loss
-LOSSES = (CROSS_ENTROPY, *NUMBER_LOSSES, HAZARD)
+LOSSES = (CROSS_ENTROPY, SOFTMAX, *NUMBER_LOSSES, HAZARD)
 # (scores, labels) -> the derivative of each sample's loss with respect to its score
 Slope = Callable[[Float[Tensor, "*stack b"], Float[Tensor, "*stack b"]], Float[Tensor, "*stack b"]]
 
@@ -123,13 +123,15 @@ class FindingsObjective(SampleObjective):
 
     This is the mean of the f_i over the sites, with each site's rows as its weight: a finding's term of f_i is the sum
     over the site's known rows, divided by all rows of the site and by the finding's share of known rows at all sites.
+
+    With the loss `SOFTMAX` each row has one of the findings, its class, and f_i is the mean over the site's rows.
     """
 
     def __init__(self, model: FlatModel, site: Site, loss: str, training: TrainingSettings, settings: Settings) -> None:
         super().__init__(model, site, loss, training, settings)
         assert site.findings is not None
         shares = torch.tensor(site.findings.shares, dtype=model.dtype, device=model.device)
-        self.weights = 1 / (len(shares) * shares)
+        self.weights = torch.ones_like(shares) if loss == SOFTMAX else 1 / (len(shares) * shares)
 
     def _slopes(
         self, scores: Float[Tensor, "*stack b l"], batch: Batch, slope: Slope | None = None

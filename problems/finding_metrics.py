@@ -1,6 +1,7 @@
 """Metrics of the scores of findings: of each finding on the rows in which it is known, and their means."""
 
 from collections.abc import Callable, Sequence
+from functools import partial
 
 import numpy as np
 import torch
@@ -18,6 +19,8 @@ def finding_metrics(
     scores: Float[np.ndarray, "n findings"],
     loss: Loss | None = None,
     thresholds: Sequence[float] | None = None,
+    *,
+    exclusive: bool = False,
 ) -> dict[str, float]:
     """Return the mean of each metric over the findings, and ``auc_NAME``, the AUC of each finding.
 
@@ -26,6 +29,8 @@ def finding_metrics(
         scores: The scores.
         loss: See `mean_metrics`.
         thresholds: See `mean_metrics`.
+        exclusive: Whether the findings are classes, of which each row has one. ``accuracy`` is then the share of rows
+            whose class has the largest score.
 
     Raises:
         ValueError: See `mean_metrics`.
@@ -38,7 +43,18 @@ def finding_metrics(
     """
     known = findings.known.T
     rows = [(findings.values[own, index], scores[own, index].astype(np.float64)) for index, own in enumerate(known)]
-    return mean_metrics(findings.names, rows, loss, thresholds)
+    metrics = mean_metrics(findings.names, rows, loss, thresholds)
+    return metrics | {"accuracy": class_accuracy(findings, scores)} if exclusive else metrics
+
+
+def class_accuracy(findings: Findings, scores: Float[np.ndarray, "n findings"]) -> float:
+    """Return the share of rows whose class has the largest score.
+
+    Args:
+        findings: The classes, of which each row has one.
+        scores: The scores.
+    """
+    return float(np.mean(scores.argmax(axis=1) == findings.values.argmax(axis=1)))
 
 
 def mean_metrics(
@@ -74,6 +90,7 @@ def finding_intervals(
     scores: Float[np.ndarray, "n findings"],
     thresholds: Sequence[float] | None = None,
     *,
+    exclusive: bool = False,
     resamples: int = 1000,
     confidence: float = 0.95,
     seed: int = 0,
@@ -86,6 +103,7 @@ def finding_intervals(
         findings: The findings.
         scores: The scores.
         thresholds: See `mean_metrics`.
+        exclusive: See `finding_metrics`.
         resamples: The number of resamples, at least 1.
         confidence: The share of the resamples inside the interval, in (0, 1).
         seed: The seed of the resamples.
@@ -93,13 +111,14 @@ def finding_intervals(
     Raises:
         ValueError: See `finding_metrics`.
     """
-    values, rng = finding_metrics(findings, scores, None, thresholds), np.random.default_rng(seed)
+    measure = partial(finding_metrics, thresholds=thresholds, exclusive=exclusive)
+    values, rng = measure(findings, scores), np.random.default_rng(seed)
     draws: dict[str, list[float]] = {name: [] for name in values}
     for _ in range(resamples):
         rows = rng.integers(len(scores), size=len(scores))
         if not all({0, 1} <= {*column} for column in findings.values[rows].T.tolist()):
             continue
-        for name, value in finding_metrics(findings[rows], scores[rows], None, thresholds).items():
+        for name, value in measure(findings[rows], scores[rows]).items():
             draws[name].append(value)
     tail = (1 - confidence) / 2
     return {

@@ -12,8 +12,9 @@ from apps.evaluation.networks import NetworkEvaluator
 from apps.run_config.algorithm import RunConfig
 from payloads.record import FloatArray
 from problems.data import Samples
-from problems.finding_metrics import mean_metrics
+from problems.finding_metrics import class_accuracy, mean_metrics
 from problems.models import FlatModel
+from problems.objectives.classification import SOFTMAX
 from problems.site import as_tensor
 from problems.tallies import NOWHERE, Tally
 
@@ -22,7 +23,15 @@ CountScores = Callable[[list[FloatArray]], list[Tally]]
 
 
 class FindingsEvaluator(NetworkEvaluator):
-    """Metrics of a network's scores of rows with findings: means over the findings, and each finding's AUC."""
+    """Metrics of a network's scores of rows with findings: means over the findings, and each finding's AUC.
+
+    With the loss "softmax" ``loss`` is the cross-entropy of a row's class, and ``accuracy`` is `class_accuracy`.
+
+    Attributes:
+        accuracy: The newest model's `class_accuracy`. None: another loss, or unknown.
+    """
+
+    accuracy: float | None = None
 
     @abstractmethod
     def count(self, arrays: Sequence[FloatArray]) -> list[Tally]:
@@ -36,7 +45,12 @@ class FindingsEvaluator(NetworkEvaluator):
         names, tallies = self.config.data.findings, self.count(arrays)
         self.tallies = dict(zip(names, tallies, strict=True))
         rows = [tally.rows() for tally in tallies]
-        return mean_metrics(names, rows, partial(measure_loss, self.config)) | self.nonzeros(arrays)
+        metrics = mean_metrics(names, rows, partial(measure_loss, self.config))
+        if self.config.training.loss == SOFTMAX:
+            metrics["loss"] *= len(names)
+            del metrics["accuracy"]
+            metrics |= {} if self.accuracy is None else {"accuracy": self.accuracy}
+        return metrics | self.nonzeros(arrays)
 
 
 class FindingRowsEvaluator(FindingsEvaluator):
@@ -61,6 +75,8 @@ class FindingRowsEvaluator(FindingsEvaluator):
         if not torch.isfinite(scores).all():
             raise self.explain_divergence()
         numbers, values, sites = scores.cpu().numpy(), self.findings.values, self.sites
+        if self.config.training.loss == SOFTMAX:
+            self.accuracy = class_accuracy(self.findings, numbers)
         known = enumerate(self.findings.known.T)
         return [Tally.of_rows(values[own, j], numbers[own, j], sites[own]) for j, own in known]
 

@@ -13,7 +13,7 @@ from payloads.site_names import label_entry
 from problems import intervals
 from problems.intervals import AUC, BRIER, ECE, point_figures
 from problems.least_cell import is_small
-from problems.objectives.classification import CROSS_ENTROPY
+from problems.objectives.classification import CROSS_ENTROPY, SOFTMAX
 from problems.randomness import stream
 from problems.recalibration import MIN_ROWS, SLOPE, describe_recalibration, recalibrate
 from problems.score_groups import ScoreGroups
@@ -100,13 +100,13 @@ def describe(
 
 
 def has_probabilities(config: RunConfig) -> bool:
-    """Return whether a run's scores become probabilities: by a calibration, or since the loss is cross-entropy."""
-    return config.evaluation.calibrates or config.training.loss == CROSS_ENTROPY
+    """Return whether a run's scores become probabilities: by a calibration, or since the loss is a cross-entropy."""
+    return config.evaluation.calibrates or config.training.loss in (CROSS_ENTROPY, SOFTMAX)
 
 
 def is_probable(result: Mapping[str, Any]) -> bool:
     """Return the same as `has_probabilities` for the content of result.json."""
-    return "calibration" in result or result["config"].get("loss") == CROSS_ENTROPY
+    return "calibration" in result or result["config"].get("loss") in (CROSS_ENTROPY, SOFTMAX)
 
 
 def _count_missing(sites: Sequence[Mapping[str, Any]]) -> dict[str, Any]:

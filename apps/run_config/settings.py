@@ -12,6 +12,7 @@ from problems.data import DataSpec
 from problems.errors import InputError
 from problems.importing import is_dotted
 from problems.models import LIBRARY_FORMS, MODELS
+from problems.objectives.classification import SOFTMAX
 
 Scalar = bool | int | float | str
 
@@ -222,6 +223,9 @@ class EvaluationSettings(Settings):
                     f"{none}, since with this loss rows have no scores",
                 )
                 raise ConfigError(key, got=got, allowed=allowed, hint=f"remove {key}")
+            if key != "select-by" and isinstance(value, str) and training.loss == SOFTMAX:
+                allowed = f"{none} with loss {SOFTMAX!r}, which predicts the most probable class"
+                raise ConfigError(key, got=repr(value), allowed=allowed, hint=f"remove {key}, or loss")
             if isinstance(value, str) and not spec.validation_fraction:
                 got, hint = f"{value!r} without validation rows", "set validation-fraction, for example to 0.2"
                 allowed = f"{none}, since without validation rows the choice would be made on test rows"

@@ -17,6 +17,7 @@ from problems.data import DataError, Samples, SiteRows
 from problems.data.outcomes import check_counts
 from problems.errors import join_first
 from problems.least_cell import is_small
+from problems.objectives.classification import SOFTMAX
 from problems.objectives.number_losses import POISSON
 
 LEAST = "least-cell"
@@ -55,15 +56,18 @@ def check_classes(rows: SiteRows, least: int) -> None:
 
 
 def check_outcomes(config: RunConfig, rows: SiteRows | Samples) -> None:
-    """Check that labels that are numbers fit the run's loss.
+    """Check that labels fit the run's loss.
 
     Args:
         config: The run config.
         rows: The rows.
 
     Raises:
-        DataError: The loss is for counts, and a label is below 0.
+        DataError: The loss is for counts, and a label is below 0. Or the loss is the softmax, and a row does not have
+            one class.
     """
+    if config.training.loss == SOFTMAX and rows.findings is not None:
+        rows.findings.check_exclusive()
     if rows.numeric and config.training.loss == POISSON:
         check_counts(rows.labels.astype(np.float64), config.data.labels_in)
 

@@ -38,6 +38,7 @@ from problems.minimax import (
 )
 from problems.models import FlatModel, ModelError, build_model, freeze
 from problems.models.networks import HazardNetwork, SaddleNetwork
+from problems.objectives.classification import SOFTMAX
 from problems.objectives.hazard import HAZARD, START
 from problems.objectives.scores import score_of
 
@@ -176,7 +177,7 @@ def skeleton(config: RunConfig, input_shape: tuple[int, ...], role: str = "") ->
             itself.
     """
     training = config.training
-    further = training.loss in SADDLES, _count_baselines(config), config.data.num_labels
+    further = training.loss in SADDLES, training.loss == SOFTMAX, _count_baselines(config), config.data.num_labels
     run = config.run
     kind = run.model, run.frozen, run.batch_norm, run.precision, run.accumulate
     key = (kind, further, input_shape, training.dtype, device_of(training), role)
@@ -214,7 +215,8 @@ def new_model(config: RunConfig, input_shape: tuple[int, ...]) -> FlatModel:
     check_augmentation(config.run.augment, input_shape, private=config.privacy.epsilon > 0)
     with _generator_lock:  # drawing the weights forks the generators, which a training client may be using
         outputs = config.data.num_labels
-        module = build_model(config.run.model, input_shape, training.seed, outputs)
+        exclusive = training.loss == SOFTMAX
+        module = build_model(config.run.model, input_shape, training.seed, outputs, exclusive=exclusive)
     freeze(module, config.run.frozen, norms=config.run.batch_norm == "frozen")
     if training.loss in SADDLES:
         module = SaddleNetwork(module, outputs)

@@ -130,6 +130,20 @@ class Findings:
         """
         check_values(self[rows].counts, self.names, what)
 
+    def check_exclusive(self) -> None:
+        """Check that exactly one finding of each row is 1.
+
+        Raises:
+            DataError: Other rows exist; states their number.
+        """
+        if others := int(((self.values == 1).sum(axis=1) != 1).sum()):
+            got, allowed = (
+                f"{others:,} rows with none of the classes, or several",
+                "one class for each row, for a softmax",
+            )
+            hint = "list all classes in label-columns, or remove loss"
+            raise DataError("label-columns", got=got, allowed=allowed, hint=hint)
+
 
 def _count(values: Int8[np.ndarray, "n findings"]) -> Int64[np.ndarray, "findings 2"]:
     return np.stack([(values == value).sum(axis=0) for value in (0, 1)], axis=1)

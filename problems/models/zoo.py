@@ -21,6 +21,7 @@ from problems.importing import first_line, import_named, is_dotted
 from problems.models.libraries import LIBRARIES, Build, library_builder
 from problems.models.networks import MLP, TUTORIAL_SIDE, Linear, LinearNoIntercept, Table3CNN, TutorialCNN
 from problems.models.resnet import resnet18, resnet20
+from problems.objectives.classification import find_log_odds
 from problems.randomness import seed_sequence
 
 # the largest default step of deep networks; docs/networks.md has measurements
@@ -66,7 +67,9 @@ def largest_step(name: str) -> float:
     return DEEP_STEP if name.partition(":")[0] in LIBRARIES else math.inf
 
 
-def build_model(name: str, input_shape: tuple[int, ...], seed: int, outputs: int = 1) -> nn.Module:
+def build_model(
+    name: str, input_shape: tuple[int, ...], seed: int, outputs: int = 1, *, exclusive: bool = False
+) -> nn.Module:
     """Build a model in train mode, with weights that depend on the seed only.
 
     The factory runs on a fork of torch's CPU generator, so the global generators are not changed. Then forward passes
@@ -79,6 +82,8 @@ def build_model(name: str, input_shape: tuple[int, ...], seed: int, outputs: int
         seed: The run's seed, not negative.
         outputs: The number of logits of a sample. If it is above 1, it replaces the single output of the last fully
             connected layer.
+        exclusive: Whether the outputs are logits of a softmax. The model then returns the log-odds of each class, see
+            `problems.objectives.classification.find_log_odds`.
 
     Raises:
         ModelError: The name is unknown, the factory cannot be imported, fails or returns no module, the model cannot
@@ -109,6 +114,8 @@ def build_model(name: str, input_shape: tuple[int, ...], seed: int, outputs: int
         if outputs > 1:
             _widen(module, outputs)
         _check_scores(name, module, shape, outputs)
+    if exclusive:
+        module.register_forward_hook(_compare_classes)
     return module
 
 
@@ -204,6 +211,11 @@ def _check_scores(name: str, module: nn.Module, input_shape: tuple[int, ...], co
 def _drop_last_axis(module: nn.Module, inputs: Any, scores: Float[Tensor, "b 1"]) -> Float[Tensor, "b"]:
     """Turn a column of scores into a vector; a forward hook."""
     return scores.squeeze(1)
+
+
+def _compare_classes(module: nn.Module, inputs: Any, logits: Float[Tensor, "b outputs"]) -> Float[Tensor, "b outputs"]:
+    """Turn the logits of a softmax into log-odds; a forward hook."""
+    return find_log_odds(logits)
 
 
 def _images_only(build: Build, side: int = MINIMUM_SIDE) -> Build:

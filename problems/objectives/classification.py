@@ -1,4 +1,4 @@
-"""Losses of single samples: the cross-entropy, its weighting by the ratio of the classes, and the squared error.
+"""Losses of single samples: cross-entropies, their weighting by the ratio of the classes, and the squared error.
 
 `SAMPLE_LOSSES` also contains the losses for labels that are numbers, of `problems.objectives.number_losses`.
 
@@ -18,6 +18,7 @@ from torch.nn import functional
 from problems.objectives.number_losses import POISSON, SQUARED, halve_square, poisson, poisson_slope
 
 CROSS_ENTROPY = "cross-entropy"
+SOFTMAX = "softmax"
 RATIO_LOSS = "ratio-loss"
 SQUARED_ERROR = "squared-error"
 
@@ -42,6 +43,18 @@ def cross_entropy_slope(
     return torch.sigmoid(logits).sub_(labels)
 
 
+def find_log_odds(logits: Float[Tensor, "n classes"]) -> Float[Tensor, "n classes"]:
+    """Return the log-odds of each class against the rest, of which the sigmoid is the softmax of the logits.
+
+    The cross-entropy of the softmax is then softplus(-score), with the score of the row's class.
+
+    Args:
+        logits: The network's outputs for at least two classes.
+    """
+    own = torch.eye(logits.shape[-1], dtype=torch.bool, device=logits.device)
+    return logits - torch.where(own, -math.inf, logits.unsqueeze(-2)).logsumexp(-1)
+
+
 @dataclass(frozen=True)
 class SampleLoss:
     """A loss of single samples, convex in their scores.
@@ -60,6 +73,12 @@ class SampleLoss:
 SAMPLE_LOSSES = {
     CROSS_ENTROPY: SampleLoss(
         partial(functional.binary_cross_entropy_with_logits, reduction="none"), cross_entropy_slope, 0.25
+    ),
+    # the scores are log-odds, see `find_log_odds`; only the row's class has a loss, so the classes' losses add up
+    SOFTMAX: SampleLoss(
+        lambda scores, labels: functional.softplus(-scores) * labels,
+        lambda scores, labels: torch.sigmoid(-scores).mul_(labels).neg_(),
+        0.25,
     ),
     # half the squared difference of the score to -1 or +1
     SQUARED_ERROR: SampleLoss(

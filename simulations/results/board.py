@@ -21,7 +21,7 @@ from payloads.site_names import label_entry
 from problems.calibration import read_calibration
 from problems.data.spec import NUMBER, parse_names
 from problems.intervals import AUC, BRIER, ECE, share_interval
-from problems.objectives.classification import CROSS_ENTROPY
+from problems.objectives.classification import CROSS_ENTROPY, SOFTMAX
 from problems.objectives.number_losses import POISSON
 from problems.recalibration import INTERCEPT, MIN_ROWS, RATIO, SLOPE, describe_recalibration, format_figure
 from problems.score_groups import ScoreGroups
@@ -117,7 +117,7 @@ class Board:
     def no_probabilities(self) -> str:
         """The reason why reliability and decision curve are missing, or ""."""
         loss = self.run.config.get("loss")
-        if "calibration" in self.run.result or loss == CROSS_ENTROPY:
+        if "calibration" in self.run.result or loss in (CROSS_ENTROPY, SOFTMAX):
             return self.no_curves
         return _NOT_PROBABILITIES.format(loss)
 

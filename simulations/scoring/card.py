@@ -49,7 +49,8 @@ def write_card(model: TrainedModel) -> str:
     }
     body = "\n\n".join(f"## {title}\n\n{text}" for title, text in sections.items() if text)
     task = "regression" if model.numeric else "survival-analysis" if model.timed else "binary-classification"
-    task = "multi-label-classification" if model.findings else task
+    if model.findings:
+        task = "multi-class-classification" if model.exclusive else "multi-label-classification"
     tags = ["federated-learning", task, model.config.run.strategy]
     front = "\n".join(["---", "library_name: florilegium", "tags:", *(f"- {tag}" for tag in tags), "---"])
     return f"{front}\n\n# Model Card for {model.record.name}\n\n{body}\n"
@@ -74,7 +75,8 @@ def _details(model: TrainedModel) -> str:
             "" if model.baseline is None else ", and the probability of no event until each border of its intervals"
         )
     if model.findings:
-        predicts = f"a score of each row for each of the findings {_quote(model.findings)}"
+        kind = "classes" if model.exclusive else "findings"
+        predicts = f"a score of each row for each of the {kind} {_quote(model.findings)}"
     return _items(
         {
             "What it predicts": predicts,
@@ -119,6 +121,11 @@ def _uses(model: TrainedModel) -> str:
         return (
             f"Probabilities come from the scores by {entries[0]['method']}, fitted on validation rows{each}. On the "
             f"test rows the {mean}expected calibration error is {after:.4f} ({before:.4f} without it)."
+        )
+    if model.exclusive:
+        return (
+            "The sigmoid of a score is the probability of a class, and `florilegium predict` writes the most probable "
+            "class: the model was trained by the cross-entropy of a softmax."
         )
     if loss == CROSS_ENTROPY:
         return (

@@ -26,6 +26,7 @@ from problems.data import DataError, SampleFormat
 from problems.data.formats.uci import base_codes
 from problems.data.image_rows import ImageRows
 from problems.data.unseen import find_unseen
+from problems.objectives.classification import SOFTMAX
 from problems.objectives.number_losses import means
 from problems.site import as_tensor
 from problems.survival.baseline import Baseline
@@ -99,6 +100,7 @@ class TrainedModel(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
     Attributes:
         classes_: 0 and 1, or the names of the findings. Missing if the labels are numbers, or rows have times.
         findings: The names of the findings; () if each row has one label.
+        exclusive: Whether the findings are classes of a softmax, of which each row has one.
         numeric: Whether the labels are numbers.
         timed: Whether rows have times to an event.
         record: The content of the run directory.
@@ -131,6 +133,7 @@ class TrainedModel(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         self.config = read_config(self.record)
         self.numeric, self.timed = self.config.data.has_numbers, self.config.data.has_times
         self.findings = self.config.data.findings
+        self.exclusive = self.config.training.loss == SOFTMAX
         if not (self.numeric or self.timed):
             self.classes_ = np.array(self.findings or [0, 1])
         self.chosen, self.file = choose_file(path, model)
@@ -247,8 +250,8 @@ class TrainedModel(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         positive = self.calibration(self.decision_function(table))
         return positive if self.findings else np.stack((1 - positive, positive), axis=1)
 
-    def predict(self, table: pd.DataFrame | NDArray[Any]) -> NDArray[np.int64] | NDArray[np.float64]:
-        """Return 1 for scores of at least `threshold`, else 0.
+    def predict(self, table: pd.DataFrame | NDArray[Any]) -> NDArray[Any]:
+        """Return 1 for scores of at least `threshold`, else 0. With the loss "softmax": the most probable class.
 
         If the labels are numbers: their predicted means. If rows have times: the risk scores.
 
@@ -256,7 +259,7 @@ class TrainedModel(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
             table: The rows, see the class.
 
         Returns:
-            The (n,) labels 0 and 1, means, or risk scores; or the (n, findings) findings 0 and 1.
+            The (n,) labels 0 and 1, names of classes, means, or risk scores; or the (n, findings) findings 0 and 1.
 
         Raises:
             DataError: See `decision_function`.
@@ -264,6 +267,8 @@ class TrainedModel(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         scores = self.decision_function(table).astype(np.float64)
         if self.timed:
             return scores
+        if self.exclusive:
+            return self.most_probable(scores)
         return self.means(scores) if self.numeric else (scores >= self.threshold).astype(np.int64)
 
     def predict_survival(self, table: pd.DataFrame | NDArray[Any], times: Sequence[float]) -> NDArray[np.float64]:
@@ -284,6 +289,11 @@ class TrainedModel(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
             DataError: A time is below 0, or after the last border. Or see `decision_function`.
         """
         return survive(need_baseline(self), self.decision_function(table).astype(np.float64), times)
+
+    def most_probable(self, scores: NDArray[Any]) -> NDArray[np.str_]:
+        """Return the names of the classes (n,) with the largest of the scores (n, classes)."""
+        names: NDArray[np.str_] = np.array(self.findings)[scores.argmax(axis=1)]
+        return names
 
     def means(self, scores: NDArray[Any]) -> NDArray[np.float64]:
         """Return the predicted means of the labels (n,) for scores (n,), if the labels are numbers."""

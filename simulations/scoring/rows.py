@@ -74,7 +74,8 @@ def score_file(
         ``file``, and ``score`` and ``probability``, ``predicted`` with a threshold, and the further columns. If the
         labels are numbers: ``score``, ``mean`` and the further columns. If rows have times: ``risk_score``,
         ``survival_t`` for each time, and the further columns. If rows have findings: ``score_NAME``,
-        ``probability_NAME`` and, with a threshold, ``predicted_NAME`` of each finding.
+        ``probability_NAME`` and, with a threshold, ``predicted_NAME`` of each finding. With the loss "softmax" also
+        ``predicted``, the most probable class.
 
     Raises:
         ConfigError: A function refuses the model.
@@ -98,6 +99,7 @@ def score_file(
         parts |= {} if threshold is None else {PREDICTED: threshold.predict(scores, likely)}
         for index, name in enumerate(model.findings):
             computed |= {f"{part}_{name}": columns[:, index] for part, columns in parts.items()}
+        computed |= {PREDICTED: model.most_probable(scores)} if model.exclusive else {}
     else:
         likely = model.calibration(scores)
         computed = {SCORE: scores, PROBABILITY: likely}
@@ -247,10 +249,12 @@ def _measure_findings(
     else:
         findings = make_findings(labels, model.findings, spec)
     findings.check(np.arange(len(findings)), str(path))
+    if model.exclusive:
+        findings.check_exclusive()
     scores = model.decision_function(features)
     thresholds = np.asarray(model.threshold).tolist()
     options: dict[str, Any] = {"resamples": resamples, "confidence": confidence, "seed": seed}
-    metrics = finding_intervals(findings, scores, thresholds, **options)
+    metrics = finding_intervals(findings, scores, thresholds, exclusive=model.exclusive, **options)
     name, count = model.record.name, len(findings)
     return Measured(name, model.chosen, (), count, None, None, resamples, confidence, seed, metrics)
 

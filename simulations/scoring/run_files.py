@@ -20,6 +20,7 @@ from problems.errors import did_you_mean
 from problems.minimax import SADDLES
 from problems.models import FlatModel, build_model
 from problems.models.networks import BASELINE, SADDLE_NAMES
+from problems.objectives.classification import SOFTMAX
 from simulations.results.records import RunRecord
 
 LAST, BEST = "last", "best"
@@ -114,8 +115,8 @@ def read_network(path: Path, config: RunConfig, shape: tuple[int, ...]) -> FlatM
         ModelError: The network cannot be built.
     """
     dtype = dtype_of(config.training)
-    outputs = config.data.num_labels
-    module = build_model(config.run.model, shape, config.training.seed, outputs).to(dtype)
+    outputs, exclusive = config.data.num_labels, config.training.loss == SOFTMAX
+    module = build_model(config.run.model, shape, config.training.seed, outputs, exclusive=exclusive).to(dtype)
     try:
         weights = load_file(path)
         further = {*(SADDLE_NAMES if config.training.loss in SADDLES else ()), BASELINE}

@@ -10,6 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from apps.config import ConfigError
+from problems.objectives.classification import SOFTMAX
 from problems.score_groups import ScoreGroups
 from simulations.scoring.model import TrainedModel
 from simulations.scoring.run_files import BEST, LAST
@@ -43,8 +44,12 @@ class Threshold:
             model: The model that scores the rows.
 
         Raises:
-            ConfigError: The value is not allowed, or the run has no such threshold for this model.
+            ConfigError: The value is not allowed, the run has no such threshold for this model, or its loss is the
+                softmax.
         """
+        if model.exclusive:
+            allowed = f"no threshold, since a run with loss {SOFTMAX!r} predicts the most probable class"
+            raise ConfigError(OPTION, got=repr(text), allowed=allowed, hint=f"remove {OPTION}")
         if text in (RUN, YOUDEN):
             return cls._of_run(text, model)
         likely = not text.startswith(SCORE_IS)

@@ -22,6 +22,7 @@ from apps.registry import ALGORITHMS
 from apps.server_app import app as server_app
 from payloads.record import Payload
 from payloads.wire import ARRAYS, CONFIG, PAYLOAD, PHASE, ROUND, model_arrays
+from problems.objectives.classification import SOFTMAX
 from problems.objectives.hazard import TIME_LOSSES
 from problems.objectives.number_losses import NUMBER_LOSSES
 from simulations.arguments import Stack
@@ -228,6 +229,11 @@ def save_times(path: Path, features: Any, labels: Any) -> dict[str, Scalar]:
     return {**keys, **times, "dataset": "csv", "data-dir": str(path.with_suffix("")), "positive-label": "1"}
 
 
+def save_classes(path: Path, features: Any, labels: Any) -> dict[str, Scalar]:
+    """Save the rows of `save_npz`; return the keys that read both labels as classes."""
+    return {**save_npz(path, features, labels), "label-columns": "0, 1"}
+
+
 # the keys of a run on the tables of `patients`
 PATIENTS: dict[str, Scalar] = {
     "dataset": "csv",
@@ -254,8 +260,8 @@ def patients(rows: int, seed: int, shift: float = 0.0) -> pd.DataFrame:
 
 
 def saver(loss: str) -> Callable[[Path, Any, Any], dict[str, Scalar]]:
-    """Return `save_times` for a loss of times to an event, else `save_npz`."""
-    return save_times if loss in TIME_LOSSES else save_npz
+    """Return `save_times` for a loss of times to an event, `save_classes` for the softmax, else `save_npz`."""
+    return save_times if loss in TIME_LOSSES else save_classes if loss == SOFTMAX else save_npz
 
 
 def sites_of(labels_of_sites: list[list[int]], path: Path, loss: str = "") -> dict[str, Scalar]:

@@ -17,6 +17,8 @@ def losses(name: str, scores: np.ndarray, labels: np.ndarray) -> np.ndarray:
     """Return the losses of labels 0 and 1; the squared error reads them as -1 and +1."""
     if name == "cross-entropy":
         return np.logaddexp(0, scores) - labels * scores
+    if name == "softmax":  # of log-odds
+        return labels * np.logaddexp(0, -scores)
     if name in NUMBER_LOSSES:
         return (scores - labels) ** 2 / 2 if name == "squared" else np.exp(scores) - labels * scores
     return (scores - np.where(labels == 1, 1.0, -1.0)) ** 2 / 2
