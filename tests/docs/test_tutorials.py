@@ -7,6 +7,7 @@ time are skipped.
 """
 
 import re
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -16,7 +17,7 @@ from tests.programs import REAL, needs_real, ran
 
 TUTORIALS = PROJECT / "docs" / "tutorials"
 PAGES = ("hospital-csv", "sparse-logistic", "credit-vertical", "heart-disease", "three-hospitals-study")
-ON_REAL = ("joining", "dialysis")  # on data sets that do not come with the project
+ON_REAL = ("joining", "dialysis", "findings")  # on data sets that do not come with the project
 MARK = "<!-- output -->"
 RUN, SHOWN = ("sh", "python"), ("text", "console", "json", "toml", "")
 NUMBER = re.compile(r"[-+]?\d+(?:\.\d+)?(?:e[-+]?\d+)?")
@@ -73,6 +74,26 @@ def test_a_tutorial_runs_as_printed(name: str, tmp_path: Path) -> None:
             assert not lost, f"{block}: not printed: {lost!r}\nprinted:\n{printed}"
             checked += 1
     assert checked, "a tutorial shows what its blocks print"
+
+
+@needs_real
+def test_findings_in_a_small_form(tmp_path: Path) -> None:
+    """Weights, a run from them and predictions, with fewer images, steps and rounds, and a smaller network."""
+    (tmp_path / "data").symlink_to(REAL)
+    smaller = {"800, 2000": "160, 160", "local-steps=100 num-server-rounds=2 evaluate-every=2": "local-steps=1"}
+    smaller |= {"num-server-rounds = 20": "num-server-rounds = 1", "evaluate-every = 20": "", "resnet20": "mlp"}
+    smaller["florilegium run --clients 8 -c findings.toml --out runs/random --quiet"] = ""
+    code = [block for block in blocks(TUTORIALS / "findings.md") if block.language in RUN]
+    for old in smaller:
+        assert any(old in block.text for block in code)
+    for block in code:
+        if any(text in block.text for text in ("runs/augmented", '"augmented"', "evaluate runs")):
+            continue
+        text = block.text
+        for old, new in smaller.items():
+            text = text.replace(old, new)
+        printed = output(replace(block, text=text), tmp_path)
+    assert "file,score_sleeves,probability_sleeves,score_buttons,probability_buttons" in printed
 
 
 @pytest.mark.parametrize("page", sorted(TUTORIALS.glob("*.md")), ids=lambda page: page.stem)
