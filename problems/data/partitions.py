@@ -16,6 +16,7 @@ from jaxtyping import Int8, Int64
 from problems.data.groups import partition_groups
 from problems.data.spec import GIVEN, OFFSET_SITES, DataError, DataSpec, parse_rows
 from problems.errors import require
+from problems.importing import import_named, is_dotted
 from problems.randomness import stream
 
 SORTED_SHARE = 0.9
@@ -56,6 +57,8 @@ def partition(
     if own_sites is not None and keeps_sites(spec):
         _check_number(num_clients, num_sites, "{} sites have training rows", "", "at most " if _may_merge(spec) else "")
         parts = [np.flatnonzero(own_sites == site) for site in range(num_sites)]
+    elif is_dotted(kind):
+        parts = _by_function(kind, classes, num_clients, rng, groups)
     elif groups is not None:
         parts = partition_groups(spec, labels.astype(np.int64), classes, groups, num_clients, rng)
     elif kind == "iid":
@@ -80,6 +83,41 @@ def partition(
     if not np.array_equal(np.sort(np.concatenate(parts)), np.arange(count)):
         raise _impossible(kind, num_clients, "does not place every sample", "exactly one client for each sample")
     return parts
+
+
+def _by_function(
+    path: str,
+    classes: Int64[np.ndarray, "n"],
+    num_clients: int,
+    rng: np.random.Generator,
+    groups: Int64[np.ndarray, "n"] | None,
+) -> list[Int64[np.ndarray, "_"]]:
+    """Return the rows of each client by a user's function.
+
+    Args:
+        path: The function's path, ``package.module:name``. Its arguments are the classes, the number of clients and a
+            random generator; its result is the client of each row, a number from 0.
+        classes: The rows' original classes.
+        num_clients: The number of clients.
+        rng: The generator.
+        groups: The group of each row. None: no groups.
+
+    Raises:
+        DataError: The function cannot be imported, its result has another form, or a group is at several clients.
+    """
+
+    def refuse(got: str) -> DataError:
+        hint = "correct the function, see docs/data.md"
+        return DataError("partition", got=got, allowed=f"a function that returns {len(classes)} clients", hint=hint)
+
+    clients = np.asarray(import_named(path, refuse)(classes, num_clients, rng))
+    if clients.shape != classes.shape or not np.issubdtype(clients.dtype, np.integer):
+        raise refuse(f"{path!r}, which returns {clients.dtype} numbers of shape {clients.shape}")
+    if clients.min() < 0 or clients.max() >= num_clients:
+        raise refuse(f"{path!r}, which returns clients {clients.min()} to {clients.max()} of {num_clients}")
+    if groups is not None and len(np.unique(np.stack((groups, clients)), axis=1).T) > len(np.unique(groups)):
+        raise refuse(f"{path!r}, which divides rows of a group of group-column")
+    return [np.flatnonzero(clients == client) for client in range(num_clients)]
 
 
 def merge_sites(

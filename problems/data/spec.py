@@ -277,7 +277,7 @@ class DataSpec:
     partition: str = _key(
         "iid",
         "The [partition](data.md#partitions) of the training rows, or of a vertical run's columns, among the clients.",
-        f"one of {', '.join(PARTITIONS)}",
+        f"one of {', '.join(PARTITIONS)}, or package.module:function",
     )
     partition_alpha: float = _key(0.5, "The Dirichlet concentration of dirichlet and positives-skewed.", gt=0)
     partition_classes: int = _key(2, "The number of classes (pathological) or shards (shard) of a client.", ge=1)

@@ -45,7 +45,7 @@ from problems.data.spec import (
 from problems.data.subgroups import check_subgroups
 from problems.data.times import parse_time_borders
 from problems.errors import NOTHING, did_you_mean
-from problems.importing import LOADERS, plugins
+from problems.importing import LOADERS, is_dotted, plugins
 
 
 def validate(spec: DataSpec, *, from_site: bool = False) -> None:
@@ -61,7 +61,8 @@ def validate(spec: DataSpec, *, from_site: bool = False) -> None:
     if not (is_loader(spec.dataset) or is_hub(spec.dataset)):
         names = [*DATASETS, *(plugin.name for plugin in plugins(LOADERS)), LOADER_FORM, HUB_FORM]
         _check_known("dataset", spec.dataset, names)
-    _check_known("partition", spec.partition, PARTITIONS)
+    if not is_dotted(spec.partition):
+        _check_known("partition", spec.partition, [*PARTITIONS, "package.module:function"])
     is_given = spec.partition == GIVEN
     if is_given:
         parse_rows(spec.partition_rows)

@@ -29,18 +29,21 @@ _numbers = count()
 
 
 @contextmanager
-def place_objects(dataset: Any, model: Any) -> Iterator[dict[str, Scalar]]:
+def place_objects(dataset: Any, model: Any, partition: Any = None) -> Iterator[dict[str, Scalar]]:
     """Yield the run-config keys that refer to objects, as long as the context is open.
 
     Args:
         dataset: The data, see `simulations.python.runs.run`. None: no key.
         model: The network, see `simulations.python.runs.run`. None: no key.
+        partition: The partition, a function or a name. None: no key.
 
     Raises:
         ConfigError: An object has another type, or its columns do not fit.
     """
     with tempfile.TemporaryDirectory(prefix="florilegium-") as folder:
         keys: dict[str, Scalar] = {} if model is None else {"model": _name_model(model)}
+        if partition is not None:
+            keys["partition"] = partition if isinstance(partition, str) else _name_function(partition)
         yield keys | ({} if dataset is None else _name_data(dataset, Path(folder)))
 
 

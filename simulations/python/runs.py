@@ -92,6 +92,7 @@ def run(
     *,
     dataset: Any = None,
     model: Any = None,
+    partition: Any = None,
     on_round: Callable[[dict[str, Any]], None] | None = None,
     threads: int = 1,
     stack: Stack = 1,
@@ -110,6 +111,8 @@ def run(
             Dataset. It replaces the key ``dataset``. None or a name: see the key.
         model: The network: a torch module, or a function from the shape of a sample to a module. None or a name: see
             the key ``model``.
+        partition: A function from (classes, number of clients, random generator) to the client of each training row.
+            None or a name: see the key ``partition``.
         on_round: A function that is called with each evaluated round's metrics. An error in it ends the run.
         threads: The number of clients that train at the same time. Results do not depend on it.
         stack: The maximum number of clients that train as one batched computation, or "auto" for the fastest number.
@@ -136,7 +139,7 @@ def run(
         clients = clients or len(dataset)
     token = ROUND_LISTENER.set(on_round)
     try:
-        with place_objects(dataset, model) as keys:
+        with place_objects(dataset, model, partition) as keys:
             flat = add_directory(flatten(config or {}) | keys, path)
             with log_off(quiet):
                 run_federation(clients or len(node_configs) or 8, flat, threads, node_configs, stack, cluster)

@@ -190,9 +190,10 @@ def _start(model: TrainedModel) -> str:
 
 def _training(model: TrainedModel) -> str:
     result, config, name = model.record.result, model.record.config, model.config.data.dataset
+    kind = str(config["partition"])
     data = {
         "Data set": f"`{name}`, {'of the user' if name in GENERIC else DATASETS.get(name, 'of the user')}",
-        "Sites": f"{result['clients']}, by partition `{config['partition']}`: {PARTITIONS[str(config['partition'])]}",
+        "Sites": f"{result['clients']}, by partition `{kind}`: {PARTITIONS.get(kind, 'a function')}",
     }
     if share := config["validation-fraction"]:
         data["Validation"] = f"{share} of the training rows"

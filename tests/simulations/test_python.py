@@ -13,6 +13,8 @@ from torch import nn
 from torch.utils.data import TensorDataset
 
 import florilegium
+from problems.data import DataError, DataSpec
+from problems.data.partitions import partition as divide_rows
 from tests.refusals import refuses
 
 ROWS = 240
@@ -84,6 +86,40 @@ def test_a_temporary_run_disappears_with_its_object() -> None:
     assert path.is_dir()
     del run
     assert not path.exists()
+
+
+def divide(classes: np.ndarray, num_clients: int, rng: np.random.Generator) -> np.ndarray:
+    """Give the first client every row of class 1."""
+    return np.where(classes == 1, 0, rng.integers(1, num_clients, len(classes)))
+
+
+def test_a_function_divides_the_rows() -> None:
+    run = florilegium.run(KEYS, dataset=ARRAYS, clients=3, partition=divide, quiet=True)
+    assert run.config["partition"] == f"{__name__}:divide"
+    classes = np.arange(30) % 2
+    spec = DataSpec(partition=str(run.config["partition"]))
+    first, *others = divide_rows(spec, classes.astype(np.int8), classes, 3)
+    assert first.tolist() == list(range(1, 30, 2))
+    assert sorted(np.concatenate(others)) == list(range(0, 30, 2))
+    with refuses(DataError, "which divides rows of a group of group-column"):
+        divide_rows(spec, classes.astype(np.int8), classes, 3, groups=np.arange(30) // 2)
+
+
+@pytest.mark.parametrize(
+    ("function", "words"),
+    [
+        (
+            lambda classes, num_clients, rng: classes[:5],
+            "returns int64 numbers of shape .5,.; allowed: a function that",
+        ),
+        (lambda classes, num_clients, rng: classes + 2.5, "returns float64 numbers"),
+        (lambda classes, num_clients, rng: classes * 7, "returns clients 0 to 7 of 2"),
+        (lambda classes, num_clients, rng: classes * 0, "leaves client 1 without a sample"),
+    ],
+)
+def test_a_function_with_another_result_is_refused(function: Any, words: str) -> None:
+    with pytest.raises(florilegium.RunFailedError, match=words):
+        florilegium.run(KEYS, dataset=ARRAYS, clients=2, partition=function, quiet=True)
 
 
 def test_an_error_of_on_round_ends_the_run(tmp_path: Path) -> None:
