@@ -23,7 +23,7 @@ from problems.data.findings import Findings
 from problems.models import FlatModel, build_model
 from problems.objectives.classification import SOFTMAX, find_log_odds
 from problems.site import Site
-from simulations.engines.launch import run
+from simulations.python.runs import run
 from simulations.scoring.card import write_card
 from simulations.scoring.export import export_onnx
 from simulations.scoring.model import load as load_model
