@@ -28,7 +28,7 @@ from problems.data import load
 from problems.data.times import Periods
 from problems.errors import InputError
 from problems.models import FlatModel, build_model
-from simulations.engines import launch
+from simulations.python import runs
 from strategies.newton import Newton
 from tests.reference import cox as reference
 from tests.refusals import refuses
@@ -244,7 +244,7 @@ def test_a_run_has_the_table_of_lifelines(keys: dict[str, Any], tmp_path: Path) 
         "site-column": "site", "label-column": "dead", "time-column": "months", "entry-column": "entered",
         "time-borders": f"1:{GRID}", "test-fraction": 0.01, "pictures": False, **keys,
     }  # fmt: skip
-    launch.run(config, tmp_path / "run", clients=4, quiet=True)
+    runs.run(config, tmp_path / "run", clients=4, quiet=True)
     table = json.loads((tmp_path / "run" / "coefficients.json").read_text())
     train = load(parse_run_config(config).data, 4).train
     assert train.periods is not None

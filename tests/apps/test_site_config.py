@@ -30,6 +30,7 @@ OF_KEYS: dict[str, list[Scalar]] = {
     "allow-scores-for": ["nobody"],
     "advertise": ["none", "here:1"],
     "listen": ["here:1"],
+    "dealer": ["here:1"],
 }
 
 
