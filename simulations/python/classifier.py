@@ -25,7 +25,7 @@ class FederatedClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
     """A classifier of two classes that is trained by a federation of simulated sites.
 
     Rows are a DataFrame, also with categories and missing cells, or an array of numbers. The rules of
-    [tables](../../docs/data.md) apply to both: numbers are scaled, missing cells are filled.
+    tables (docs/data.md) apply to both: numbers are scaled, missing cells are filled.
 
     Args:
         strategy: The algorithm, a name of ``florilegium list strategies`` that trains a model of rows.

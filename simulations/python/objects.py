@@ -1,6 +1,6 @@
 """Python objects as the data and the network of a run, under names that a run config can contain.
 
-Tables go through a parquet file in a temporary folder, so all rules of [tables](../../docs/data.md) apply to them:
+Tables go through a parquet file in a temporary folder, so all rules of tables (docs/data.md) apply to them:
 categories, missing cells, scaling. Other objects stay in this process.
 """
 
