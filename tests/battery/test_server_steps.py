@@ -12,7 +12,8 @@ from tests.refusals import refuses
 
 AVERAGING = [name for name, row in ALGORITHMS.items() if row.traits.averages]
 KEYS: dict[str, Scalar] = {"dtype": "float64", "num-server-rounds": 4, "server-tau": 0.01}
-KEYS |= {"server-momentum": 0.8, "server-second-momentum": 0.95}
+# with this step some changes are above the second moment, and others below
+KEYS |= {"server-momentum": 0.8, "server-second-momentum": 0.95, "learning-rate": 0.3}
 
 
 def follow(grid: Wiretap, optimizer: str, eta: float) -> None:
