@@ -287,8 +287,8 @@ def _row_of(strategy: Scalar) -> tuple[Algorithm | None, list[ConfigError]]:
 def _without_auto(flat: Mapping[str, Scalar], row: Algorithm | None) -> dict[str, Scalar]:
     """Return the meaning of "auto" for each of model, dtype, scale and the learning rates that is "auto" or missing."""
     values = {**_AUTO, **_AUTO_OF.get(flat.get("dataset", ""), {})}
-    adaptive = flat.get("server-optimizer") in ("adagrad", "adam", "yogi")
-    values["server-learning-rate"] = _ADAPTIVE_STEP if adaptive else 1.0
+    steps = _SERVER_STEPS.get(str(flat.get("server-optimizer")), ())
+    values["server-learning-rate"] = _ADAPTIVE_STEP if "server_tau" in steps else 1.0
     if row is None:
         values["learning-rate"] = ADAM_STEP  # any number, so "auto" is not a fault if the strategy is unknown
     else:

@@ -23,6 +23,8 @@ from problems.tallies import NOWHERE, Tally
 ROUND_FIGURES = "figures"
 # the keys of a recalibration, and of the number of sites without one
 RECALIBRATION, NOT_RECALIBRATED = "recalibration", "not_recalibrated"
+# the losses whose scores become probabilities by the sigmoid
+_OF_PROBABILITIES = (CROSS_ENTROPY, SOFTMAX)
 
 
 def choose_threshold(tally: Tally, config: RunConfig) -> dict[str, Any]:
@@ -101,12 +103,12 @@ def describe(
 
 def has_probabilities(config: RunConfig) -> bool:
     """Return whether a run's scores become probabilities: by a calibration, or since the loss is a cross-entropy."""
-    return config.evaluation.calibrates or config.training.loss in (CROSS_ENTROPY, SOFTMAX)
+    return config.evaluation.calibrates or config.training.loss in _OF_PROBABILITIES
 
 
 def is_probable(result: Mapping[str, Any]) -> bool:
     """Return the same as `has_probabilities` for the content of result.json."""
-    return "calibration" in result or result["config"].get("loss") in (CROSS_ENTROPY, SOFTMAX)
+    return "calibration" in result or result["config"].get("loss") in _OF_PROBABILITIES
 
 
 def _count_missing(sites: Sequence[Mapping[str, Any]]) -> dict[str, Any]:

@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-import tempfile
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any, Self
+from typing import Any, Self
 
 import numpy as np
 import pandas as pd
@@ -15,10 +14,7 @@ from sklearn.utils.validation import check_consistent_length, check_is_fitted, c
 
 from simulations.python.objects import LABEL, SITE
 from simulations.python.runs import run
-from simulations.scoring.model import load
-
-if TYPE_CHECKING:
-    from simulations.scoring.model import TrainedModel
+from simulations.scoring.model import TrainedModel
 
 
 class FederatedClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
@@ -105,10 +101,10 @@ class FederatedClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
             table[SITE] = np.asarray(groups).astype(str)
             config |= {"site-column": SITE, "partition": "natural"}
             clients = table[SITE].nunique()
-        with tempfile.TemporaryDirectory(prefix="florilegium-") as folder:
-            config |= dict(self.config or {})
-            result = run(config, f"{folder}/run", clients, dataset=table, model=self.model, quiet=True)
-            self.history_, self.trained_ = result.history, load(result.path)
+        config |= dict(self.config or {})
+        result = run(config, clients=clients, dataset=table, model=self.model, quiet=True)
+        self.history_: pd.DataFrame = result.history
+        self.trained_: TrainedModel = result.classifier
         return self
 
     def decision_function(self, X: Any) -> NDArray[Any]:
@@ -118,8 +114,7 @@ class FederatedClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
             X: The rows.
         """
         check_is_fitted(self)
-        trained: TrainedModel = self.trained_
-        return trained.decision_function(self._table(X))
+        return self.trained_.decision_function(self._table(X))
 
     def predict_proba(self, X: Any) -> NDArray[np.float64]:
         """Return the (n, 2) probabilities of the classes.
@@ -128,8 +123,7 @@ class FederatedClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
             X: The rows.
         """
         check_is_fitted(self)
-        trained: TrainedModel = self.trained_
-        return trained.predict_proba(self._table(X))
+        return self.trained_.predict_proba(self._table(X))
 
     def predict(self, X: Any) -> NDArray[Any]:
         """Return the (n,) more probable classes.

@@ -55,12 +55,13 @@ def _name_data(data: Any, folder: Path) -> dict[str, Scalar]:
     sites: dict[str, Scalar] = {}
     table: tuple[pd.DataFrame, str] | None
     if isinstance(data, Mapping):
-        tables = {str(name): _as_table(table) for name, table in data.items()}
-        if not tables or any(table is None or SITE in table[0] for table in tables.values()):
+        given = {str(name): _as_table(table) for name, table in data.items()}
+        tables = {name: table for name, table in given.items() if table is not None and SITE not in table[0]}
+        if not tables or len(tables) < len(data):
             allowed = f"one DataFrame or (X, y) with rows for each site, without a column {SITE!r}"
             raise ConfigError("dataset", got="another dict", allowed=allowed, hint="give each site a table")
-        frames = [table[0].assign(**{SITE: name}) for name, table in tables.items() if table is not None]
-        label = next(table[1] for table in tables.values() if table is not None)
+        frames = [frame.assign(**{SITE: name}) for name, (frame, _) in tables.items()]
+        _, label = next(iter(tables.values()))
         table, sites = (pd.concat(frames), label), {"site-column": SITE, "partition": "natural"}
     else:
         table = _as_table(data)
@@ -77,8 +78,6 @@ def _name_data(data: Any, folder: Path) -> dict[str, Scalar]:
         return {"dataset": "parquet", "data-dir": str(path), **named, **sites}
     if callable(data):
         return {"dataset": _name_function(data)}
-    if isinstance(data, tuple):
-        return {"dataset": _keep(lambda: data)}
     if hasattr(data, "__getitem__") and hasattr(data, "__len__"):
         return {"dataset": _keep(lambda: data)}
     raise ConfigError("dataset", got=f"a {type(data).__name__}", allowed=_FORMS, hint="convert the data")

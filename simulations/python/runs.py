@@ -133,17 +133,19 @@ def run(
         >>> bool(result.metrics["auc"] > 0.9), list(result.history.index)
         (True, [0, 1, 2, 3])
     """
-    folder = Path(tempfile.mkdtemp(prefix="florilegium-run-")) if out is None else None
-    path = Path(out) if out is not None else Path(folder or "") / "run"
+    folder = None
+    if out is None:
+        folder = Path(tempfile.mkdtemp(prefix="florilegium-run-"))
+        out = folder / "run"
     if isinstance(dataset, Mapping):
         clients = clients or len(dataset)
     token = ROUND_LISTENER.set(on_round)
     try:
         with place_objects(dataset, model, partition) as keys:
-            flat = add_directory(flatten(config or {}) | keys, path)
+            flat = add_directory(flatten(config or {}) | keys, Path(out))
             with log_off(quiet):
                 run_federation(clients or len(node_configs) or 8, flat, threads, node_configs, stack, cluster)
-        record = read_run(path.expanduser())
+        record = read_run(Path(out).expanduser())
     except BaseException:
         if folder is not None:
             shutil.rmtree(folder)

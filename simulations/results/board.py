@@ -15,13 +15,12 @@ import numpy as np
 
 from apps.evaluation.labels import join_labels
 from apps.evaluation.metric_names import OF_TIMES
-from apps.evaluation.site_figures import NOT_RECALIBRATED, RECALIBRATION
+from apps.evaluation.site_figures import NOT_RECALIBRATED, RECALIBRATION, is_probable
 from apps.run_directory.curves import rows_in_words
 from payloads.site_names import label_entry
 from problems.calibration import read_calibration
 from problems.data.spec import NUMBER, parse_names
 from problems.intervals import AUC, BRIER, ECE, share_interval
-from problems.objectives.classification import CROSS_ENTROPY, SOFTMAX
 from problems.objectives.number_losses import POISSON
 from problems.recalibration import INTERCEPT, MIN_ROWS, RATIO, SLOPE, describe_recalibration, format_figure
 from problems.score_groups import ScoreGroups
@@ -116,10 +115,9 @@ class Board:
     @property
     def no_probabilities(self) -> str:
         """The reason why reliability and decision curve are missing, or ""."""
-        loss = self.run.config.get("loss")
-        if "calibration" in self.run.result or loss in (CROSS_ENTROPY, SOFTMAX):
+        if is_probable(self.run.result):
             return self.no_curves
-        return _NOT_PROBABILITIES.format(loss)
+        return _NOT_PROBABILITIES.format(self.run.config.get("loss"))
 
     @property
     def events(self) -> str:

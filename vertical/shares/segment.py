@@ -43,11 +43,6 @@ Fetch = Callable[[], Awaitable[bytes]]
 _PIECE = 2**22
 
 
-def make_packages(plan: SegmentPlan) -> list[bytes]:
-    """Return each party's package of a segment, from the dealer."""
-    return DealOrder.of(plan).deal()
-
-
 class SharedSums:
     """The published sums of a segment: every party adds up the frames of all parties.
 
