@@ -58,7 +58,7 @@ class SharedSGD(VFB2):
         """Return the message of a new attempt at the present segment, and deal its random numbers."""
         segment = super().segment()
         self.packages, self.dealt = (), None
-        if self.settings.score_run or self.rows is None:
+        if not self.settings.deals or self.rows is None:
             return segment
         columns = tuple(int(summary.columns[0]) for summary in self.summaries)
         segment = self.dealt = replace(segment, columns=np.array(columns))
@@ -75,22 +75,27 @@ class SharedSGD(VFB2):
         """
         assert self.rows is not None
         training, vfb2, (rows, test_rows) = self.training, self.settings, self.rows
+        scores = bool(vfb2.score_run)
+        rounds = vfb2.keep_shared and not scores and self.under_way == training.num_server_rounds
         order = DealOrder(
             problem=vfb2.problem,
             columns=columns,
-            decays=make_objective(vfb2.problem, vfb2.factor).weight > 0,
+            decays=not scores and (rounds or make_objective(vfb2.problem, vfb2.factor).weight > 0),
             rows=rows,
             test_rows=test_rows,
             batch_size=training.batch_size,
             seed=training.seed,
             first_epoch=max(self.under_way - 1, 0) * vfb2.epochs,
-            epochs=vfb2.epochs if self.under_way else 0,
+            epochs=vfb2.epochs if self.under_way and not scores else 0,
             labelled=self.active[0],
             evaluates=evaluates,
+            scores=scores,
+            rounds=rounds,
         )
         # a simulation hides nothing, and the same seed then gives the same bits
         simulated = all(summary.simulated is not None and summary.simulated[0] for summary in self.summaries)
-        return order.deal(stream(training.seed, "shares", self.under_way).bytes if simulated else secrets.token_bytes)
+        label = "shared scores" if scores else "shares"
+        return order.deal(stream(training.seed, label, self.under_way).bytes if simulated else secrets.token_bytes)
 
     def introduce(self, server_round: int, arrays: ArrayRecord) -> None:
         """Send the parties each other's credentials. In training, the first party with labels is the active party.
@@ -100,7 +105,7 @@ class SharedSGD(VFB2):
         """
         super().introduce(server_round, arrays)
         own = _find_own_dealers(self.summaries)
-        if any(own) and not all(own):
+        if self.settings.deals and any(own) and not all(own):
             got = f"a dealer at parties {[party for party, other in enumerate(own) if other]} only"
             allowed, hint = "the same dealer at all parties, or at none", "set dealer in each node config, or remove it"
             raise SetupError("dealer", got=got, allowed=allowed, hint=hint)

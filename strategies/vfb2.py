@@ -259,7 +259,8 @@ class VFB2(VerticalStrategy):
         largest = np.max([reply.payload.counters for reply in replies], axis=0)
         token = self.extra_config.get(RUN_TOKEN)
         if server_round == self.training.num_server_rounds and token and not self.settings.score_run:
-            log(INFO, "to score new rows with the parties' blocks, set vfb2.score-run=%s", f'"{token}"')
+            shared = " and vfb2.keep-shared=true" * self.settings.keep_shared
+            log(INFO, "to score new rows with the parties' blocks, set vfb2.score-run=%s%s", f'"{token}"', shared)
         return self.model, dict(zip(COUNTERS, largest.tolist(), strict=True))
 
     def finish(self, replies: Sequence[Reply]) -> None:

@@ -43,6 +43,8 @@ class KeptBlock:
         model: The name of the network, see `vertical.problem.blocks.network.Architecture`.
         head: The (k + 1,) weights of the last layer, at the active party of a run with a head.
         classes: The names of the labels' classes, at a party with labels in a multiclass run.
+        share: The party's (D,) share of all parties' weights, if the weights stay shared. ``weights`` is then empty.
+        history: The digest of the plan of the segment that produced the share. Shares of other segments do not fit.
     """
 
     weights: NDArray[np.float64]
@@ -52,10 +54,13 @@ class KeptBlock:
     model: str = ""
     head: NDArray[np.float64] | None = None
     classes: tuple[str, ...] = ()
+    share: NDArray[np.uint64] | None = None
+    history: str = ""
 
-    def arrays(self) -> dict[str, NDArray[np.float64]]:
-        """Return the ``weights`` and, if the run had a head, the ``head``."""
-        return {"weights": self.weights} | ({} if self.head is None else {"head": self.head})
+    def arrays(self) -> dict[str, NDArray[Any]]:
+        """Return the ``weights`` and, if the block has them, the ``head`` and the ``share``."""
+        optional = {"head": self.head, "share": self.share}
+        return {"weights": self.weights} | {name: array for name, array in optional.items() if array is not None}
 
 
 class PartyData(Protocol):

@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 
 from vertical.alignment import digest
 from vertical.parties import KeptBlock
-from vertical.policy import PolicyError
+from vertical.policy import PolicyError, StatedRefusalError
 from vertical.problem.blocks import NO_PENALTY
 from vertical.problem.blocks.base import SGD
 from vertical.problem.objectives import SOFTMAX, make_objective
@@ -61,6 +61,7 @@ def make_plan(turn: Turn, row_counts: NDArray[np.int64]) -> SegmentPlan:
         embedding=vfb2.embedding,
         columns=() if segment.columns is None else tuple(segment.columns.tolist()),
         last=turn.algorithm == SHARED and bool(segment.last[0]),
+        keep_shared=turn.algorithm == SHARED and vfb2.keep_shared,
         penalty=vfb2.penalty,
         penalty_weight=vfb2.penalty_weight,
         # the digest of the rows' ids stays at the party
@@ -76,15 +77,25 @@ def make_score_plan(turn: Turn, row_counts: NDArray[np.int64], block: KeptBlock)
     Args:
         turn: The party's turn.
         row_counts: The (2,) numbers of the party's rows.
-        block: The party's block. The plans of blocks from different epochs, or with embeddings of different lengths,
-            differ, and the parties' comparison of plans then fails.
+        block: The party's block. The plans of blocks from different epochs, with embeddings of different lengths, or of
+            shares from different segments differ, and the parties' comparison of plans then fails.
+
+    Raises:
+        StatedRefusalError: The block is shared and ``vfb2.keep-shared`` is false, or the other way round.
     """
-    plan = replace(make_plan(turn, row_counts), algorithm=SGD, epochs=0, first_epoch=block.epochs, window=1, score=True)
+    shared, wanted = block.share is not None, turn.algorithm == SHARED and turn.settings.keep_shared
+    if shared != wanted:
+        fault = f"its block is {'shared' if shared else 'not shared'}, but vfb2.keep-shared is {str(wanted).lower()}"
+        hint = f'set strategy="shared-sgd" and vfb2.keep-shared={str(shared).lower()}, as in training'
+        raise StatedRefusalError(f"party {turn.me}: {fault}: {hint}")
+    plan = replace(make_plan(turn, row_counts), epochs=0, first_epoch=block.epochs, window=1, score=True)
     plan = replace(plan, embedding=block.embedding, update_passive=True, penalty=NO_PENALTY, label_epsilon=0.0)
+    plan = replace(plan, synchronous=False, evaluate=False, curvature=False, start=False, last=False)
+    if shared:
+        return replace(plan, history=block.history)
     # a recipient of scores subtracts its own part anyway, so two parties hide nothing from each other
     bare = plan.allow_bare or turn.algorithm == SHARED
-    plan = replace(plan, allow_bare=bare, columns=(), last=False)
-    return replace(plan, synchronous=False, evaluate=False, curvature=False, start=False)
+    return replace(plan, algorithm=SGD, allow_bare=bare, columns=())
 
 
 def check_recipients(turn: Turn, block: KeptBlock) -> None:

@@ -78,6 +78,9 @@ class VFB2Settings(Settings):
         "a run token, a run directory, or empty",
     )
     score_for: ScoreFor = setting("The parties that learn the scores.", "label-holders")
+    keep_shared: bool = setting(
+        "Whether the weights of `shared-sgd` [stay shared](vertical-scoring.md#weights-that-stay-shared).", False
+    )
 
     @property
     def without_effect(self) -> tuple[str, ...]:
@@ -91,6 +94,11 @@ class VFB2Settings(Settings):
         if not self.score_run:
             return training
         return training.model_copy(update={"num_server_rounds": 1, "checkpoint_every": 0})
+
+    @property
+    def deals(self) -> bool:
+        """Whether `shared-sgd` needs a dealer's numbers: in training, and to score rows with shared weights."""
+        return not self.score_run or self.keep_shared
 
     @property
     def factor(self) -> float | None:

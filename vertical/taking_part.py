@@ -83,11 +83,19 @@ def train(turn: Turn) -> Report:
     if plan.embedding:
         turn.remember(network=text(party.model))
     if turn.segment.last[0]:
-        epochs = plan.first_epoch + plan.epochs
+        epochs, shared = plan.first_epoch + plan.epochs, plan.keep_shared
         turn.block = KeptBlock(
-            outcome.weights, plan.active, epochs, plan.embedding, party.model, outcome.head, tuple(party.data.classes)
+            weights=np.zeros(0) if shared else outcome.weights,
+            active=plan.active,
+            epochs=epochs,
+            embedding=plan.embedding,
+            model=party.model,
+            head=outcome.head,
+            classes=tuple(party.data.classes),
+            share=outcome.rounded,
+            history=plan.digest().hex() if shared else "",
         )
-    share = bool(turn.segment.share[0]) and turn.settings.assemble and party.share
+    share = bool(turn.segment.share[0]) and turn.settings.assemble and party.share and not plan.keep_shared
     return Report(
         serial=turn.segment.serial,
         counters=in_order(outcome),
@@ -113,7 +121,7 @@ def score(turn: Turn) -> Report:
     plan = make_score_plan(turn, rows, block)
     _note(turn, plan, rows)
     turn.facts["score-run"] = turn.settings.score_run
-    outcome = run(turn, plan, PartyState(block.weights, head=block.head))
+    outcome = run(turn, plan, PartyState(block.weights, head=block.head, share=block.share))
     turn.remember(serial=turn.segment.serial)
     if outcome.scores is not None:
         turn.scores = party.data.ids(turn.state.aligned), outcome.scores
@@ -135,13 +143,14 @@ def run(turn: Turn, plan: SegmentPlan, start: PartyState) -> SegmentOutcome:
     party, data, vfb2 = turn.party, turn.party.data, turn.settings
     # the parties of a simulation share one data set, so they hide nothing from each other
     plan = dataclasses.replace(plan, counted=not data.keys)
-    # shares reveal no number of a row, and an evaluation at weights 0 reveals nothing about the columns
+    # training on shares reveals no number of a row, and an evaluation at weights 0 reveals nothing about the columns
     if (
         party.looks is not None
-        and plan.algorithm != SHARED
+        and (plan.score or plan.algorithm != SHARED)
         and (plan.epochs or plan.embedding or start.weights is not None)
     ):
-        weights = None if data.block is None else data.block.weights
+        block = data.block
+        weights = None if block is None else block.weights if block.share is None else block.share.view(np.float64)
         turn.facts["looks"] = party.looks.spend(plan, data.columns, weights)
     endpoint = turn.endpoint()
     with sockets(endpoint.addresses[turn.me]):

@@ -107,8 +107,9 @@ class Turn:
     def agreement(self) -> Agreement:
         """Return the values that all parties compare: the server's message, the dealer, and the parties with labels."""
         terms = agreed_terms(self.party.run_config, self.scalars, self.segment)
-        dealer = self.party.dealer
-        terms["site setting dealer"] = fingerprint(dealer.certificate) if dealer else ""
+        if self.algorithm == SHARED and self.settings.deals:
+            dealer = self.party.dealer
+            terms["site setting dealer"] = fingerprint(dealer.certificate) if dealer else ""
         # in a run that scores rows, the blocks determine the active parties
         wanted = 1 if self.algorithm == SHARED else self.settings.max_active
         wanted = 0 if self.settings.score_run else wanted

@@ -10,6 +10,7 @@ from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 from numpy.typing import NDArray
 
 from apps.run_config.settings import ConfigError
@@ -71,7 +72,7 @@ def write_block(folder: Path, arrays: Mapping[str, NDArray[Any]], header: Mappin
         arrays: The ``weights`` and, if the model has a head, the ``head``.
         header: JSON values by name. `read_block` needs ``run``, ``problem``, ``party``, ``parties``, ``active``,
             ``epochs``, ``columns`` and ``preprocessing``; for a network also ``embedding``, ``model`` and ``classes``;
-            for a data set that simulated parties share also ``data``.
+            for a data set that simulated parties share also ``data``; for shared weights also ``history``.
     """
     make_folder(folder, private=True)
     texts = {name: json.dumps(value) for name, value in header.items()}
@@ -123,6 +124,8 @@ def _read(path: Path, changed: int, token: str, problem: str, party: int, partie
             embedding=header.get("embedding", 0),
             model=header.get("model", ""),
             head=arrays.get("head"),
+            share=None if (words := arrays.get("share")) is None else words.view(np.uint64),
+            history=header.get("history", ""),
             classes=tuple(header.get("classes", ())),
             path=path,
             names=tuple(header["columns"]),

@@ -70,6 +70,9 @@ def check_columns(strategy: str, spec: DataSpec, vfb2: Settings) -> None:
             raise ConfigError(key, got=repr(value), allowed=allowed, hint=f"remove {key}; {_PAGE}")
     if strategy == "shared-sgd":
         _check_shares(vfb2)
+    elif vfb2.keep_shared:
+        got, allowed = f"true with strategy {strategy!r}", "false, since only shared-sgd has shared weights"
+        raise ConfigError("vfb2.keep-shared", got=got, allowed=allowed, hint='set strategy="shared-sgd"')
     if vfb2.label_epsilon and not make_objective(vfb2.problem).classification:
         key, allowed = "vfb2.label-epsilon", f"0, since problem {vfb2.problem!r} does not have two classes"
         raise ConfigError(
@@ -95,6 +98,7 @@ def _check_shares(vfb2: VFB2Settings) -> None:
         ("vfb2.label-epsilon", vfb2.label_epsilon, vfb2.label_epsilon > 0, "0, since no party sees labels or slopes"),
         ("vfb2.update-passive", False, not vfb2.update_passive, "true, since all blocks are updated together"),
         ("vfb2.active-parties", vfb2.active_parties, vfb2.active_parties not in (1, "auto"), "1 or auto"),
+        ("vfb2.assemble", True, vfb2.assemble and vfb2.keep_shared, "false, since vfb2.keep-shared opens no block"),
     )
     for key, value, wrong, allowed in refused:
         if wrong:

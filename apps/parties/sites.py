@@ -122,6 +122,7 @@ class PartySites(Sites):
                 "parties": party.parties,
                 "active": client.block.active,
                 "epochs": client.block.epochs,
+                "history": client.block.history,
                 "embedding": client.settings.embedding,
                 "model": party.model,
                 "columns": party.data.names,
@@ -134,7 +135,8 @@ class PartySites(Sites):
                 used = [party.data.names[column] for column in np.flatnonzero(client.block.weights)]
                 text = "party %d keeps %d of its %d columns: %s"
                 log(INFO, text, party.partition_id, len(used), party.data.columns, ", ".join(used) or "none")
-            log(INFO, "party %d: its block of run %s is in %s", party.partition_id, run, path)
+            kept = "block" if client.block.share is None else "share of the weights"
+            log(INFO, "party %d: its %s of run %s is in %s", party.partition_id, kept, run, path)
 
 
 def _masking(config: RunConfig, own: SiteConfig) -> str:

@@ -219,7 +219,7 @@ def fitting(values: dict[str, Scalar]) -> dict[str, Scalar]:
         values = {key: value for key, value in values.items() if key not in ("dtype", "model", "frozen", "batch-norm")}
     if row.strategy.shares_model:
         return values
-    refused = {"partition", "partition-sites", "client-shift", "dtype", "frozen", "batch-norm"}
+    refused = {"partition", "partition-sites", "client-shift", "dtype", "frozen", "batch-norm", "vfb2.keep-shared"}
     if values.get("vfb2.problem") in ("ridge", "robust"):
         refused.add("vfb2.label-epsilon")
     if values.get("strategy") == "shared-sgd":

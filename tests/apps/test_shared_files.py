@@ -12,7 +12,9 @@ import pandas as pd
 import pytest
 
 from apps.config import Scalar
+from apps.parties.blocks import BLOCK_FORMAT, BLOCK_VERSION, write_block
 from apps.server_app import RunFailedError
+from apps.sites.files import read_sealed
 from tests.apps.vertical_runs import CSV, identified, own_files, play, scores_of_blocks
 from vertical.shares.dealer import Dealer
 from vertical.transport.addresses import Address, free_port
@@ -51,6 +53,37 @@ def test_two_companies_train_and_score_on_shares(tmp_path: Path) -> None:
     assert json.loads((run.path / "result.json").read_text())["metrics"]["loss"] > 0
 
 
+def test_two_companies_score_with_weights_that_stay_shared(tmp_path: Path) -> None:
+    nodes, _ = own_files(tmp_path, [OLD, OLD], labelled=1)
+    shared: dict[str, Scalar] = {"vfb2.keep-shared": True}
+    kept = [
+        {**node, "state-dir": str(tmp_path / f"state-{party}"), "allowed-maskings": "shares"}
+        for party, node in enumerate(nodes)
+    ]
+    config = {**KEYS, **shared, "num-server-rounds": 5}
+    run, _ = play(tmp_path / "run", config, kept)
+    token = (run.path / "run-token").read_text()
+    opened, _ = play(tmp_path / "opened", {**config, "vfb2.keep-shared": False}, kept)
+    (tmp_path / "new").mkdir()
+    new, whole = own_files(tmp_path / "new", [NEW, NEW], labelled=0)
+    scoring = [{**old, **node} for old, node in zip(kept, new, strict=True)]
+    play(tmp_path / "scored", {**KEYS, **shared, "vfb2.score-run": token}, scoring)
+    (file,) = tmp_path.rglob("scores*.csv")
+    scores = pd.read_csv(file)
+    folders = [tmp_path / f"state-{party}" for party in range(2)]
+    expected = scores_of_blocks(whole, folders, (opened.path / "run-token").read_text())
+    np.testing.assert_allclose(scores["score"], expected, atol=2e-3)
+    with pytest.raises(RunFailedError, match=r"its block is shared, but vfb2.keep-shared is false: set strategy"):
+        play(tmp_path / "open", {**KEYS, "vfb2.score-run": token}, scoring)
+    (path,) = folders[1].rglob(f"{token}/client-1/block.safetensors")
+    arrays, texts = read_sealed(path, BLOCK_FORMAT, BLOCK_VERSION)
+    # a share of another attempt at the last segment
+    header = {name: json.loads(text) for name, text in texts.items() if name not in ("format", "version", "seal")}
+    write_block(path.parent, arrays, {**header, "history": "00" * 32})
+    with pytest.raises(RunFailedError, match="not agree with the other parties on: .*history"):
+        play(tmp_path / "mixed", {**KEYS, **shared, "vfb2.score-run": token}, scoring)
+
+
 @contextlib.contextmanager
 def dealing(folder: Path, nodes: list[dict[str, Scalar]]) -> Iterator[dict[str, Scalar]]:
     """Run a dealer that knows the nodes' certificates, and yield the settings with which a node uses it."""
@@ -84,3 +117,7 @@ def test_a_third_party_deals(tmp_path: Path) -> None:
         other = {**settings, "dealer-cert": str(tmp_path / "other.pem")}
         with pytest.raises(RunFailedError, match="not agree with the other parties on: site setting dealer"):
             play(tmp_path / "two", keys, [{**nodes[0], **settings}, {**nodes[1], **other}])
+        # masks need no dealer
+        masked = {**keys, "strategy": "vfb2-sgd", "vfb2.allow-two-parties": True}
+        nodes = [{**node, "allowed-maskings": "pairwise"} for node in nodes]
+        play(tmp_path / "masks", masked, [{**nodes[0], **settings}, {**nodes[1], **other}])

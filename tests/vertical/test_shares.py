@@ -254,11 +254,15 @@ def test_wrong_numbers_of_the_dealer_end_the_segment(field: str, monkeypatch: py
         ("vfb2.label-epsilon", 1.0, "0, since no party sees labels or slopes"),
         ("vfb2.update-passive", False, "true, since all blocks are updated together"),
         ("vfb2.active-parties", 2, "1 or auto"),
+        ("vfb2.assemble", True, "false, since vfb2.keep-shared opens no block"),
     ],
 )
 def test_settings_without_shares_are_refused(key: str, value: Any, allowed: str) -> None:
+    config = {"dataset": "breast-cancer", "vfb2.keep-shared": True, key: value}
     with refuses(ConfigError, f"{key}: got {value!r} with strategy 'shared-sgd', allowed: {allowed}"):
-        parse_run_config({"strategy": "shared-sgd", "dataset": "breast-cancer", key: value})
+        parse_run_config({**config, "strategy": "shared-sgd"})
+    with refuses(ConfigError, "vfb2.keep-shared: got true with strategy 'vfb2-sgd'"):
+        parse_run_config({"strategy": "vfb2-sgd", "dataset": "breast-cancer", "vfb2.keep-shared": True})
 
 
 @pytest.mark.parametrize(("allowed", "masking"), [(("pairwise",), "shares"), (("shares",), "pairwise")])

@@ -71,6 +71,7 @@ class SegmentPlan:
         history: The digest of the plan of the segment that produced the initial weights. "": weights 0.
         columns: The number of columns of each party, in a segment on secret shares.
         last: Whether the segment is the last of the run, in a segment on secret shares.
+        keep_shared: Whether the weights stay shared after the last segment.
         wanted: The number of active parties. They must be the first parties with labels. 0: not checked.
         terms: The digest of each value that the server must send equally to all parties, by name.
     """
@@ -108,6 +109,7 @@ class SegmentPlan:
     history: str = ""
     columns: tuple[int, ...] = ()
     last: bool = False
+    keep_shared: bool = False
     wanted: int = 0
     terms: tuple[tuple[str, str], ...] = ()
 
@@ -115,6 +117,11 @@ class SegmentPlan:
     def counts(self) -> bool:
         """Whether the parties check whose partials vary: only if masks of three or more parties hide partials."""
         return self.counted and self.parties > 2 and self.masking != BARE
+
+    @property
+    def rounds(self) -> bool:
+        """Whether the segment ends with shares of the rounded weights, which score new rows in later runs."""
+        return self.keep_shared and self.last
 
     @property
     def width(self) -> int:
@@ -242,7 +249,8 @@ class PartyState:
         flips: Whether each of the (n,) labels is inverted, at an active party under label privacy. Otherwise None.
         head: The (k + 1,) weights of the head, at the active party of a plan with a head. None: its initial weights.
         history: The digest of the plan of the segment that produced the state. "": no segment.
-        share: The party's (D,) shares of all weights, on secret shares. None: weights 0.
+        share: The party's (D,) shares of all weights, on secret shares. None: weights 0. In a segment that scores rows,
+            its shares of the rounded weights.
     """
 
     weights: Array | None = None
@@ -295,6 +303,8 @@ class SegmentOutcome:
         log: The party's steps in their order. None: not requested.
         scores: The (n,) predictions z of all rows, (n, k) for softmax, at an active party of a segment that scores
             rows. Otherwise None.
+        rounded: The party's (D,) shares of the rounded weights, after the last segment of a run whose weights stay
+            shared. Otherwise None.
     """
 
     weights: Array
@@ -306,6 +316,7 @@ class SegmentOutcome:
     scores: Array | None = None
     head: Array | None = None
     share: NDArray[np.uint64] | None = None
+    rounded: NDArray[np.uint64] | None = None
 
     @property
     def state(self) -> PartyState:

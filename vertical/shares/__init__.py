@@ -15,7 +15,7 @@ and from its dealt shares:
 
 So an update of the weights needs three exchanges. Modules: `numbers` (fixed-point numbers, random streams), `waves`
 (slopes as sums of sines), `deals` (the dealer's work), `checks` (of the dealer), `updates` (a party's work),
-`order` and `dealer` (a dealer that is a third party).
+`order` and `dealer` (a dealer that is a third party), `sums` and `phases` (the exchanges of a segment), `segment`.
 
 The products by dealt random numbers are Beaver's (Efficient multiparty protocols using circuit randomization, CRYPTO
 1991). Truncation by the highest bit of r is exact up to one unit of the last place for every number of parties.

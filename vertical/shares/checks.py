@@ -23,7 +23,7 @@ import numpy as np
 from jaxtyping import Int64, UInt64
 
 from vertical.shares.deals import Deal, DealPlan, Offer, count_surplus, make_slopes
-from vertical.shares.numbers import SHIFT, Stream, Words
+from vertical.shares.numbers import Stream, Words
 
 
 @dataclass
@@ -52,11 +52,13 @@ class CheckedDeal:
         """
         (surplus, weights, slopes), plan = self._factors, self._plan
         width, rows = sum(plan.columns), len(slopes)
-        masks, spread, masked_weights, masked_slopes = np.split(opened, [width, len(opened) - width - rows, -rows])
+        masks, spread, masked_weights, masked_slopes = np.split(
+            opened, [width, len(opened) - width - rows, len(opened) - rows]
+        )
         number = self._known - _dot(weights, masked_weights[self._columns]) - _dot(slopes, masked_slopes)
         if self._leads:
             top = (masks >> np.uint64(63))[: width * plan.decays]
-            number -= _dot(surplus, np.concatenate([masks >> np.uint64(SHIFT), top, make_slopes(plan, spread)]))
+            number -= _dot(surplus, np.concatenate([masks >> np.uint64(plan.shift), top, make_slopes(plan, spread)]))
         return number
 
 
@@ -86,22 +88,22 @@ class DealChecks:
             rows: The update's rows.
             offer: The party's shares of the numbers that the dealer dealt for the update.
         """
-        plan, coin, mask, count = self._plan, self._coin, self._mask[rows], len(rows)
+        plan, coin, mask, count = self._plan, self._coin, self._mask[rows], self._plan.count_slopes(len(rows))
         columns = plan.slices[self._me]
         chosen = int(coin.draw(1)[0] & np.uint64(1))
         # the dealer's choices of the first four fields: the used one, and the other
         used, other = zip(*(field.reshape(2, -1)[[chosen, 1 - chosen]] for field in offer[:4]), strict=True)
         order = np.argsort(coin.draw(len(offer.scores_mask)), kind="stable")
-        slopes = offer.slopes.reshape(plan.waves, -1)
+        slopes = offer.slopes.reshape(plan.waves, len(order))
         scores, surplus = ((offer.scores_mask[part], slopes[:, part].ravel()) for part in np.split(order, [count]))
         deal = Deal(*used, *scores, offer.slopes_mask, offer.gradients)  # type: ignore[call-arg]
 
         # odd factors of the rows, so the party's spare products hide its number
-        factor, by_row, by_weight = coin.draw(1), coin.draw(count) | np.uint64(1), coin.draw(len(offer.gradients))
+        factor, by_row, by_weight = coin.draw(1), coin.draw(len(rows)) | np.uint64(1), coin.draw(len(offer.gradients))
         weights, residuals = factor * deal.truncated, factor * deal.slopes_mask
         published = [other[0], surplus[0], weights + offer.spare_weights, residuals + offer.spare_slopes]
         values = np.concatenate([other[1], other[2], surplus[1]])
-        by_value, by_column, by_slope = coin.draw(len(values)), by_row @ mask, mask @ by_weight[columns]
+        by_value, by_column, by_slope = coin.draw(len(values)), by_row @ mask, mask[:count] @ by_weight[columns]
         known = _dot(by_row, factor * deal.products + offer.spare_products) + _dot(by_column, weights[columns])
         known += _dot(by_weight, factor * deal.gradients + offer.spare_gradients) + _dot(by_slope, residuals)
         known += _dot(by_value, values)
@@ -122,4 +124,5 @@ def count_published(plan: DealPlan, rows: int) -> int:
         plan: The plan of the deals.
         rows: The number of the update's rows.
     """
-    return 2 * sum(plan.columns) + count_surplus(rows) + rows
+    slopes = plan.count_slopes(rows)
+    return 2 * sum(plan.columns) + count_surplus(slopes) + slopes

@@ -90,18 +90,25 @@ class DealPlan:
         columns: The number of columns of each party.
         decays: Whether the weights shrink in each update.
         dropped: Of ridge's scores, the number of lowest bits that are dropped.
+        scores: Whether the numbers serve the scores of new rows only, by rounded weights (`WEIGHT` bits).
     """
 
     problem: str
     columns: tuple[int, ...]
     decays: bool
     dropped: int = 20
+    scores: bool = False
 
     @property
     def slices(self) -> list[slice]:
         """The positions of each party's weights."""
         ends = np.cumsum(self.columns).tolist()
         return [slice(end - count, end) for end, count in zip(ends, self.columns, strict=True)]
+
+    @property
+    def shift(self) -> int:
+        """The number of lowest bits that the parties drop of each weight."""
+        return 0 if self.scores else SHIFT
 
     @property
     def waves(self) -> int:
@@ -114,11 +121,20 @@ class DealPlan:
         Args:
             rows: The number of the update's rows.
         """
-        weights, masks = sum(self.columns), rows + count_surplus(rows)
+        weights, slopes = sum(self.columns), self.count_slopes(rows)
+        masks = slopes + count_surplus(slopes)
         choices = [(2 * weights, False), (2 * weights, True), (2 * weights * self.decays, True), (2 * rows, True)]
-        checked = [(rows, False), (weights, True)]
-        spares = [(weights, False), (rows, True), (rows, False), (weights, True)]
+        checked = [(slopes, False), (weights, True)]
+        spares = [(weights, False), (rows, True), (slopes, False), (weights, True)]
         return [*choices, (masks, False), (self.waves * masks, True), *checked, *spares]
+
+    def count_slopes(self, rows: int) -> int:
+        """Return the number of slopes of an update: one for each row, or none if only scores are computed.
+
+        Args:
+            rows: The number of the update's rows.
+        """
+        return 0 if self.scores else rows
 
 
 def count_corrected(parts: Sequence[tuple[int, bool]]) -> int:
@@ -180,7 +196,8 @@ def _correct(plan: DealPlan, masks: Sequence[Words], offers: Sequence[Offer]) ->
     choices = zip(np.split(total.weights_mask, 2), *(np.split(own.truncated, 2) for own in offers), strict=True)
     truncated, products = zip(*(correct_products(plan, masks, mask, shares) for mask, *shares in choices), strict=True)
     top = (total.weights_mask >> np.uint64(63))[: len(total.weights_top)]
-    gradients = [mask.T @ (total.slopes_mask - own.slopes_mask) for mask, own in zip(masks, offers, strict=True)]
+    turned = [mask[: len(total.slopes_mask)].T for mask in masks]
+    gradients = [mask @ (total.slopes_mask - own.slopes_mask) for mask, own in zip(turned, offers, strict=True)]
     spares = zip(masks, plan.slices, strict=True)
     values = {
         "truncated": np.concatenate(truncated),
@@ -189,7 +206,7 @@ def _correct(plan: DealPlan, masks: Sequence[Words], offers: Sequence[Offer]) ->
         "slopes": make_slopes(plan, total.scores_mask),
         "gradients": np.concatenate(gradients),
         "spare_products": add([mask @ total.spare_weights[columns] for mask, columns in spares]),
-        "spare_gradients": np.concatenate([mask.T @ total.spare_slopes for mask in masks]),
+        "spare_gradients": np.concatenate([mask @ total.spare_slopes for mask in turned]),
     }
     return [value - getattr(total, name) for name, value in values.items()]
 
@@ -205,7 +222,7 @@ def correct_products(
         mask: The mask of the weights.
         shares: The parties' shares of the truncated mask, 0 at the last party, which gets a correction.
     """
-    truncated = mask >> np.uint64(SHIFT)
+    truncated = mask >> np.uint64(plan.shift)
     # the share of the last party is the correction, so the other parties' shares are the known shares
     others = [*(truncated - own for own in shares[:-1]), add(shares)]
     products = [own @ rest[columns] for own, rest, columns in zip(masks, others, plan.slices, strict=True)]

@@ -10,6 +10,7 @@ from pydantic import BaseModel, Field, NonNegativeInt, PositiveInt
 
 from vertical.problem.schedule import Schedule
 from vertical.segment.plan import SegmentPlan
+from vertical.segment.sum_order import PIECE
 from vertical.shares import score_sums
 from vertical.shares.deals import DealPlan, count_corrected
 from vertical.shares.package import deal_segment, find_evaluated
@@ -30,6 +31,8 @@ class DealOrder(BaseModel, frozen=True, extra="forbid"):
         epochs: The number of epochs.
         labelled: The party with labels.
         evaluates: Whether the segment measures the metrics.
+        scores: Whether the segment scores new rows. It then has no epochs.
+        rounds: Whether the segment ends with shares of the rounded weights.
     """
 
     problem: Literal["logistic", "ridge", "robust"]
@@ -43,6 +46,8 @@ class DealOrder(BaseModel, frozen=True, extra="forbid"):
     epochs: NonNegativeInt
     labelled: NonNegativeInt
     evaluates: bool
+    scores: bool = False
+    rounds: bool = False
 
     @classmethod
     def of(cls, plan: SegmentPlan) -> "DealOrder":
@@ -51,14 +56,15 @@ class DealOrder(BaseModel, frozen=True, extra="forbid"):
         Args:
             plan: The segment's plan.
         """
-        same = "problem", "columns", "rows", "test_rows", "batch_size", "seed", "first_epoch", "epochs"
+        same = "problem", "columns", "rows", "test_rows", "batch_size", "seed", "first_epoch", "epochs", "rounds"
         fields = {name: getattr(plan, name) for name in same}
-        return cls(decays=plan.weight > 0, labelled=plan.active[0], evaluates=plan.evaluate, **fields)
+        decays = (plan.weight > 0 or plan.rounds) and not plan.score
+        return cls(decays=decays, labelled=plan.active[0], evaluates=plan.evaluate, scores=plan.score, **fields)
 
     @property
     def plan(self) -> DealPlan:
         """The plan of the deals."""
-        return DealPlan(self.problem, self.columns, self.decays)
+        return DealPlan(self.problem, self.columns, self.decays, scores=self.scores)
 
     @property
     def evaluated(self) -> slice | None:
@@ -68,18 +74,27 @@ class DealOrder(BaseModel, frozen=True, extra="forbid"):
     @property
     def corrections(self) -> int:
         """The number of the last party's corrections."""
+        if self.scores:
+            return sum(count_corrected(self.plan.parts(len(rows))) for rows in self.batches())
         size = min(self.batch_size, self.rows) or self.rows
         full, rest = divmod(self.rows, size)
         epoch = full * count_corrected(self.plan.parts(size)) + bool(rest) * count_corrected(self.plan.parts(rest))
+        count = self.epochs * epoch + self.rounds * count_corrected(self.plan.parts(0))
         if (rows := self.evaluated) is None:
-            return self.epochs * epoch
-        return self.epochs * epoch + count_corrected(score_sums.parts(self.plan, rows.stop - rows.start))
+            return count
+        return count + count_corrected(score_sums.parts(self.plan, rows.stop - rows.start))
 
     def batches(self) -> Iterator[Int64[np.ndarray, "_"]]:
-        """Yield the rows of each update."""
+        """Yield the rows of each update, or of each piece of the new rows. The rounding is the last, without rows."""
+        if self.scores:
+            for start in range(0, self.rows, PIECE):
+                yield np.arange(start, min(start + PIECE, self.rows))
+            return
         schedule = Schedule(self.rows, 1, self.batch_size, self.seed)
         for epoch in range(self.first_epoch, self.first_epoch + self.epochs):
             yield from schedule.batches(epoch, 0)
+        if self.rounds:
+            yield np.zeros(0, np.int64)
 
     def deal(self, draw: Callable[[int], bytes] = secrets.token_bytes) -> list[bytes]:
         """Return each party's package (`vertical.shares.package`).

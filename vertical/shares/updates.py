@@ -59,7 +59,8 @@ class SharedWeights:
         plan: The plan of the deals.
         features: The party's (n, d) features, `FEATURE` bits.
         masked: The (n, d) features minus their mask, of each other party.
-        weights: The party's (D,) shares of the weights, `WEIGHT + SHIFT` bits.
+        weights: The party's (D,) shares of the weights, `WEIGHT + SHIFT` bits; rounded to `WEIGHT` bits if they score
+            new rows.
         step: The step size gamma.
         decay: The regulariser's factor lambda.
         labels: The (n,) labels: 0 and 1, or numbers. None at a party without labels.
@@ -79,14 +80,18 @@ class SharedWeights:
         return self.weights + update.deal.weights_mask
 
     def mask_scores(self, update: Update, opened: UInt64[np.ndarray, "D"]) -> Words:
-        """Return the party's share of the masked scores.
+        """Return the party's share of the masked scores. The arguments are the arguments of `share_scores`."""
+        return self.share_scores(update, opened) + update.deal.scores_mask
+
+    def share_scores(self, update: Update, opened: UInt64[np.ndarray, "D"]) -> Words:
+        """Return the party's share of the scores; for a regression in training, of the scores minus the labels.
 
         Args:
             update: The update.
             opened: The masked weights, the sum over the parties without `OFFSET`.
         """
-        opened, deal, rows = opened + OFFSET, update.deal, update.rows
-        public = (opened >> np.uint64(SHIFT)) - (OFFSET >> np.uint64(SHIFT))
+        opened, deal, rows, shift = opened + OFFSET, update.deal, update.rows, np.uint64(self.plan.shift)
+        public = (opened >> shift) - (OFFSET >> shift)
         scores = np.zeros(len(rows), np.uint64) - deal.products
         for party, columns in enumerate(self.plan.slices):
             if party == self.me:
@@ -98,7 +103,7 @@ class SharedWeights:
             update.rounded = lost - deal.truncated + (public if self.me == 0 else np.uint64(0))
         if self.labels is not None and self.plan.problem != LOGISTIC:
             scores -= encode(self.labels[rows], FEATURE + WEIGHT)
-        return scores + deal.scores_mask
+        return scores
 
     def mask_slopes(self, update: Update, opened: UInt64[np.ndarray, "b"]) -> Words:
         """Return the party's share of the masked slopes.
