@@ -322,10 +322,16 @@ def _parse(
         wrong = {prefix + kebab(str(detail["loc"][0])): detail["input"] for detail in error.errors()}
         allowed = allowed_values({key: keys[key] for key in wrong})
         problems += [
-            ConfigError(key, got=repr(got), allowed=allowed[key], hint=list_hint("keys") if listed else f"change {key}")
+            ConfigError(key, got=repr(got), allowed=allowed[key], hint=_hint(key, got, keys[key], listed=listed))
             for key, got in wrong.items()
         ]
         return None
+
+
+def _hint(key: str, got: Any, field: FieldInfo, *, listed: bool) -> str:
+    if field.annotation is str and isinstance(got, int | float):
+        return f'put the value in quotes: {key}="{str(got).lower()}"'
+    return list_hint("keys") if listed else f"change {key}"
 
 
 def _unknown_key(key: str, keys: Mapping[str, FieldInfo]) -> ConfigError:

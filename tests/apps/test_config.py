@@ -316,6 +316,7 @@ REFUSED: list[tuple[dict[str, Scalar], list[str]]] = [
         {"strategy": "composite", "loss": "psm"},
         ["'psm'", "'composite', allowed: auto, cross-entropy, squared-error, squared;"],
     ),
+    ({"positive-label": 1}, ['put the value in quotes: positive-label="1"']),
     ({"learning_rate": 0.1}, ["learning_rate", "unknown", "did you mean 'learning-rate'?"]),
     ({"fedx.gama": 0.1}, ["fedx.gama", "unknown", "did you mean 'fedx.gamma'?"]),
     ({"xyzzy": 1}, ["xyzzy", "unknown", "docs/configuration.md"]),
