@@ -9,9 +9,7 @@ from __future__ import annotations
 import json
 import logging
 import sys
-from collections.abc import Callable
 from dataclasses import asdict
-from functools import partial
 from pathlib import Path
 from typing import Annotated, Any, Literal, NoReturn
 
@@ -205,30 +203,16 @@ def centralized(
 ) -> None:
     """Train a reference on all clients' pooled data: the same loss, without a federation.
 
-    The optimiser is mini-batch SGD, or SOX if the loss has a non-linear outer function.
+    The optimiser is mini-batch SGD, or SOX if the loss has a non-linear outer function. For a vertical strategy, whose
+    parties have different columns, it is the strategy's algorithm with all columns pooled, without masks.
     """
-    from simulations.engines.launch import run_centralized
-
-    _train_reference(partial(run_centralized, clients), out, config, quiet, as_json)
-
-
-@cli.command()
-def nonfederated(out: Out, config: Overrides = None, quiet: Quiet = False, as_json: Json = False) -> None:
-    """Train a reference of a vertical strategy (each party has some columns): all columns pooled, without masks."""
-    from simulations.engines.launch import run_nonfederated
-
-    _train_reference(run_nonfederated, out, config, quiet, as_json)
-
-
-def _train_reference(
-    train: Callable[..., None], out: Path, config: list[str] | None, quiet: bool, as_json: bool
-) -> None:
     from apps.evaluation.metric_names import format_metrics
+    from simulations.engines.launch import run_pooled
 
     flat = add_directory(overrides_of(config), out)
     hook = None if quiet else lambda r, m: typer.echo(f"round {r}  {format_metrics(m)}")
     with log_off(quiet), stdout_to_stderr(as_json):
-        train(flat, hook)
+        run_pooled(clients, flat, hook)
     if as_json:
         typer.echo((out.expanduser() / "result.json").read_text("utf-8"), nl=False)
 

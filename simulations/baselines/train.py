@@ -39,7 +39,7 @@ def check_baselines(config: RunConfig) -> None:
         raise ConfigError("--baselines", got=got, allowed=allowed, hint=hint)
     if config.algorithm.sites.hold_columns:
         got = f"strategy {config.run.strategy!r}, whose parties have different columns"
-        hint = "remove --baselines; `florilegium nonfederated` trains the reference of this strategy"
+        hint = "remove --baselines; `florilegium centralized` trains the reference of this strategy"
         raise ConfigError("--baselines", got=got, allowed="a strategy whose sites have complete rows", hint=hint)
     if not config.algorithm.strategy.trains:
         got = f"strategy {config.run.strategy!r}, which trains no model"

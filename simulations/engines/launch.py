@@ -110,6 +110,18 @@ def run_federation(
     run_in_process(server_app, client_app, clients, config, threads, node_configs, together)
 
 
+def run_pooled(clients: int, config: Mapping[str, Scalar], on_round: RoundHook | None = None) -> None:
+    """Train the reference of a config's strategy, and write its run directory. Vertical: ``nonfederated``.
+
+    Raises:
+        ConfigError: The reference does not support the config, or the run directory contains a run.
+    """
+    if parse_run_config(config).algorithm.sites.hold_columns:
+        run_nonfederated(config, on_round)
+    else:
+        run_centralized(clients, config, on_round)
+
+
 def run_centralized(clients: int, config: Mapping[str, Scalar], on_round: RoundHook | None = None) -> None:
     """Train the reference with all clients' rows pooled, and write its run directory.
 

@@ -33,7 +33,7 @@ def check_vertical(config: RunConfig) -> None:
             "strategy",
             got=f"{config.run.strategy!r}, which is not vertical",
             allowed=vertical,
-            hint="use `florilegium centralized` for other strategies",
+            hint="remove the engine",
         )
     if embedding := settings_of(config).embedding:
         allowed = "0, since the reference is a linear model of all columns"

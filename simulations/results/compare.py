@@ -35,6 +35,7 @@ from simulations.results.records import (
 from simulations.results.target import check_target, make_out
 
 UNCOMPARED = ("pauc_fpr30_raw", "pauc_fpr50_raw", "accuracy")  # metrics that the table for people omits
+INNER = "inner"  # the view of local-scgdam
 MISSING = " (sites missing)"
 _NO_VERDICT = "no verdict: sites were missing"
 
@@ -101,8 +102,9 @@ class Comparison:
 
     @property
     def compared(self) -> list[str]:
-        """The `metrics` that the table for people shows."""
-        return [name for name in self.metrics if not name.startswith(UNCOMPARED)]
+        """The `metrics` that the table for people shows. A view's metrics need a run that shows the view in its log."""
+        views = () if any(run.setting("scgdam.headline") == INNER for run in self.runs) else (f"_{INNER}",)
+        return [name for name in self.metrics if not name.startswith(UNCOMPARED) and not name.endswith(views)]
 
     @cached_property
     def _labels_with_missing(self) -> set[str]:

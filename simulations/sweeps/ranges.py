@@ -116,7 +116,9 @@ def _values(text: str, option: str) -> list[Scalar]:
         values = [None]
     if not all(isinstance(value, Scalar) for value in values):
         allowed = "numbers, true, false or strings in double quotes, separated by commas"
-        raise ConfigError(option, got=repr(text), allowed=allowed, hint=PAGE)
+        quoted = ",".join(f'"{word.strip()}"' for word in text.split(","))
+        hint = f"write words as {quoted}" if text.replace(",", "").replace("-", "").isalnum() else PAGE
+        raise ConfigError(option, got=repr(text), allowed=allowed, hint=hint)
     if not values:
         raise ConfigError(option, got="no value", allowed="at least one value", hint=PAGE)
     return values

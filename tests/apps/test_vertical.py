@@ -130,9 +130,9 @@ def test_what_has_no_meaning_for_columns_is_refused(config: dict[str, Scalar], t
         parse_run_config({**KEYS, **config})
 
 
-def test_the_command_nonfederated_prints_and_saves(command: Line, tmp_path: Path) -> None:
+def test_the_reference_of_a_vertical_strategy_prints_and_saves(command: Line, tmp_path: Path) -> None:
     config = 'strategy="vfb2-svrg" dataset="breast-cancer" num-server-rounds=2 learning-rate=0.02'
-    code, out, _ = command("nonfederated", "--out", tmp_path / "run", "-c", config)
+    code, out, _ = command("centralized", "--out", tmp_path / "run", "-c", config)
     assert code == 0
     assert [line.split()[:2] for line in out.splitlines()] == [["round", "1"], ["round", "2"]]
     run = Run(tmp_path / "run")

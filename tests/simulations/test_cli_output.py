@@ -178,6 +178,10 @@ def options_of(name: str) -> set[str]:
     return {option for parameter in group.commands[name].params for option in parameter.opts}
 
 
+def test_help_explains_arguments(command: Line) -> None:
+    assert "the run directory" in command("evaluate", "--help")[1]
+
+
 def test_the_page_s_commands_use_options_that_exist() -> None:
     used: set[tuple[str, str]] = set()
     for block in blocks(PAGE):

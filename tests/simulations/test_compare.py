@@ -104,6 +104,18 @@ def test_a_file_that_cannot_be_read_is_one_line(command: Line, tmp_path: Path, n
     assert states(refusal(command, "compare", path), f"error: {path}: got an unreadable run (")
 
 
+@pytest.mark.parametrize("headline", ["outer", "inner"])
+def test_metrics_of_a_second_model_are_shown_if_the_log_shows_them(
+    command: Line, tmp_path: Path, headline: str
+) -> None:
+    keys = {"strategy": "local-scgdam", "scgdam.headline": headline, "num-server-rounds": 1}
+    run, _ = federate(tmp_path / "a", keys, clients=2)
+    words = command("compare", run.path)[1].splitlines()[0].split()
+    assert "auc" in words
+    assert ("auc_inner" in words) == (headline == "inner")
+    assert "auc_inner" in command("compare", run.path, "--json")[1]
+
+
 def test_csv_and_picture(command: Line, tmp_path: Path) -> None:
     paths = [fake(tmp_path / f"s{seed}", {"seed": seed, "learning-rate": 0.2}) for seed in range(2)]
     paths.append(fake(tmp_path / "other", {"fedx.independent-history": True}))

@@ -68,7 +68,7 @@ from florilegium.command import main
 
 for words in (["--version"], ["--help"], ["run", "--help"], ["list"], ["list", "keys", "--json"], None):
     if words is None:
-        os.environ.update(_FLORILEGIUM_COMPLETE="complete_bash", COMP_WORDS="florilegium nonf", COMP_CWORD="1")
+        os.environ.update(_FLORILEGIUM_COMPLETE="complete_bash", COMP_WORDS="florilegium centr", COMP_CWORD="1")
     sys.argv = ["florilegium", *(words or [])]
     with contextlib.suppress(SystemExit):
         main()
@@ -79,7 +79,7 @@ print("loaded:", *{name.partition(".")[0] for name in sys.modules})
 def test_commands_that_compute_nothing_load_no_heavy_library() -> None:
     *lines, last = ran("-c", START).splitlines()
     assert lines[0] == f"florilegium {florilegium.__version__}"
-    assert {"strategies:", "run-config keys:", "nonfederated"} <= set(lines)
+    assert {"strategies:", "run-config keys:", "centralized"} <= set(lines)
     heavy = "torch numpy scipy pandas sklearn numba ray flwr pydantic jaxtyping strategies clients methods vertical"
     assert set(heavy.split()) & set(last.split()) == set()
 

@@ -124,7 +124,10 @@ GRID = ["--grid", "learning-rate=0.1,1"]
         ([*GRID, "--resume"], ["--resume: got --out", "which contains no sweep"]),
         ([*GRID, "--asha", "--grace", "4"], ["--grace", "got 4", "3 rounds"]),
         ([], ["sweep: got no trials, allowed: at least two trials; add --grid, --random or --seeds"]),
-        (["--grid", "loss=psm,auprc"], ["--grid 'loss=psm,auprc': got 'psm,auprc'", "strings in double quotes"]),
+        (
+            ["--grid", "loss=psm,auprc"],
+            ["--grid 'loss=psm,auprc': got 'psm,auprc'", 'write words as "psm","auprc"', "strings in double quotes"],
+        ),
         (["--grid", "local-steps=2,3"], ["local-steps: got 2 by --config, but the key is also varied"]),
         (["--grid", "learning-rate=0.1,0.0"], ["trial learning-rate=0", "learning-rate: got 0.0"]),
     ],
