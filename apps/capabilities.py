@@ -11,7 +11,7 @@ from apps.run_config.settings import ConfigError
 from clients.base import MethodClient
 from methods.fedx_settings import FedXSettings
 from methods.method import SampleGradients
-from payloads.settings import MEAN, NORM_BOUND, PrivacySettings, Settings, TrainingSettings
+from payloads.settings import MEAN, NORM_BOUND, UNIFORM, PrivacySettings, Settings, TrainingSettings
 from problems.data import DataSpec
 from problems.data.spec import AUTO
 from problems.errors import did_you_mean
@@ -46,6 +46,9 @@ def check_needs(strategy: str, algorithm: Algorithm, training: TrainingSettings,
     if needs.needs_all_clients and training.fraction_train < 1:
         key, got = "fraction-train", str(training.fraction_train)
         value, reason = "1.0", f"{since} {needs.needs_all_clients}"
+    elif needs.needs_all_clients and training.client_sampling != UNIFORM:
+        key, got = "client-sampling", repr(training.client_sampling)
+        value, reason = repr(UNIFORM), f"{since} {needs.needs_all_clients}"
     elif needs.needs_examples and not training.by_examples:
         key, got = "client-weights", repr(training.client_weights)
         value, reason = "'examples'", f"{since} {needs.needs_examples}"

@@ -38,10 +38,11 @@ from apps.run_config.settings import (
     flatten,
 )
 from methods.adam import ADAM_STEP
-from payloads.settings import PrivacySettings, Settings, TrainingSettings, describe_allowed, kebab
+from payloads.settings import CYCLIC, UNIFORM, PrivacySettings, Settings, TrainingSettings, describe_allowed, kebab
 from problems.data import SPARSE_LOGISTIC, UNLABELLED, DataError, DataSpec, validate
 from problems.data.spec import OWN, TABLES, is_hub
 from problems.errors import did_you_mean
+from problems.importing import is_dotted
 from problems.models import LIBRARY_FORMS, MODELS, largest_step
 
 __all__ = [
@@ -157,6 +158,9 @@ def parse_run_config(flat: Mapping[str, Scalar]) -> RunConfig:
             "model", run.model, ["auto", *MODELS, *LIBRARY_FORMS, "package.module:factory"], list_hint("models")
         )
     _check_network_keys(run, algorithm, training.loss, spec)
+    samplings = [UNIFORM, CYCLIC, "package.module:function"]
+    if training.client_sampling not in samplings and not is_dotted(training.client_sampling):
+        raise refuse_choice("client-sampling", training.client_sampling, samplings, "see docs/configuration.md")
     try:
         validate(spec, from_site=algorithm.sites.hold_columns and not spec.data_dir)
     except DataError as error:

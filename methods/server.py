@@ -19,9 +19,10 @@ import numpy as np
 from jaxtyping import Float, Float64, Int64
 
 from payloads.record import FloatArray, Payload
-from payloads.settings import Settings, TrainingSettings
+from payloads.settings import CYCLIC, UNIFORM, Settings, TrainingSettings
 from problems.data.preprocessing import Preprocessing
 from problems.errors import InputError
+from problems.importing import import_named, is_dotted
 from problems.models.vectors import exact_mean, mean
 from problems.randomness import Purpose, stream
 
@@ -40,22 +41,25 @@ def count_share(training: TrainingSettings, num_sites: int) -> int:
     return max(training.fewest_asked, round(training.fraction_train * num_sites))
 
 
-def draw_clients(count: int, num_sites: int, seed: int, server_round: int, purpose: Purpose) -> list[int]:
+def draw_clients(
+    training: TrainingSettings, num_sites: int, server_round: int, purpose: Purpose, count: int | None = None
+) -> list[int]:
     """Draw the clients of a round without replacement.
 
     Args:
-        count: The number of clients to draw.
+        training: The settings. ``client-sampling`` applies to the clients that train (`Purpose.SAMPLE_CLIENTS`).
         num_sites: The number of sites.
-        seed: The run's seed.
         server_round: The round.
         purpose: The purpose of the draw. Two independent draws in a round need two purposes.
+        count: The number of clients. None: as many as train in a round.
 
     Returns:
         The partition ids of the clients, sorted.
 
     Raises:
-        InputError: There are fewer sites than clients to draw.
+        InputError: There are fewer sites than clients to draw, or a user's function cannot be called.
     """
+    count = count_share(training, num_sites) if count is None else max(training.fewest_asked, count)
     if count > num_sites:
         got, allowed = (
             f"{count} for round {server_round}",
@@ -63,10 +67,46 @@ def draw_clients(count: int, num_sites: int, seed: int, server_round: int, purpo
         )
         hint = "lower min-train-nodes, or connect more sites"
         raise InputError("min-train-nodes", got=got, allowed=allowed, hint=hint)
+    sampling = training.client_sampling if purpose is Purpose.SAMPLE_CLIENTS else UNIFORM
+    rng = stream(training.seed, purpose, server_round)
+    if sampling not in (UNIFORM, CYCLIC):
+        return _call_sampler(sampling, server_round, count, num_sites, rng)
     if count == num_sites:
         return list(range(count))
-    rng = stream(seed, purpose, server_round)
+    if sampling == CYCLIC:
+        order = stream(training.seed, purpose).permutation(num_sites)
+        first = (server_round - 1) * count
+        return sorted(order[np.arange(first, first + count) % num_sites].tolist())
     return sorted(int(client) for client in rng.choice(num_sites, count, replace=False))
+
+
+def _call_sampler(path: str, server_round: int, count: int, num_sites: int, rng: np.random.Generator) -> list[int]:
+    """Return the clients that a user's function chooses.
+
+    Args:
+        path: The function's path, ``package.module:name``. Its arguments are the round, the number of clients of a
+            round, the number of sites, and a random generator. It returns partition ids.
+        server_round: The round.
+        count: The number of clients of a round.
+        num_sites: The number of sites.
+        rng: The generator.
+
+    Raises:
+        InputError: The function cannot be imported, or its result is not a list of different partition ids.
+    """
+
+    def refuse(got: str) -> InputError:
+        allowed = f"{UNIFORM}, {CYCLIC}, or a function that returns different clients from 0 to {num_sites - 1}"
+        return InputError("client-sampling", got=got, allowed=allowed, hint="see docs/configuration.md")
+
+    if not is_dotted(path):
+        raise refuse(repr(path))
+    chosen = np.asarray(import_named(path, refuse)(server_round, count, num_sites, rng))
+    if chosen.ndim != 1 or not len(chosen) or not np.issubdtype(chosen.dtype, np.integer):
+        raise refuse(f"{path!r}, which returns {chosen.dtype} numbers of shape {chosen.shape} in round {server_round}")
+    if len(np.unique(chosen)) < len(chosen) or chosen.min() < 0 or chosen.max() >= num_sites:
+        raise refuse(f"{path!r}, which returns {chosen.tolist()} in round {server_round}")
+    return sorted(chosen.tolist())
 
 
 @dataclass(frozen=True)
@@ -114,9 +154,7 @@ class Plan(Generic[S]):
             purpose: The purpose of the draw. The default draws the clients that train in the round.
             count: The number of clients. None: as many as train in a round.
         """
-        training = self.training
-        count = count_share(training, self.num_sites) if count is None else max(training.fewest_asked, count)
-        return draw_clients(count, self.num_sites, training.seed, self.server_round, purpose)
+        return draw_clients(self.training, self.num_sites, self.server_round, purpose, count)
 
 
 @dataclass(frozen=True)

@@ -120,6 +120,9 @@ def refuse_other(owner: object, wanted: type | None, value: object) -> None:
         raise TypeError(f"{type(owner).__name__} takes {name}, got {type(value).__name__}")
 
 
+UNIFORM, CYCLIC = "uniform", "cyclic"
+
+
 class PrivacySettings(Settings):
     """The keys of the table ``privacy``: secure sums and differential privacy."""
 
@@ -191,6 +194,11 @@ class TrainingSettings(Settings):
         "Whether the learning rate falls along a cosine, from the end of lr-warmup to 0 at the end of the run.", False
     )
     fraction_train: float = setting("The fraction of the clients that a round samples.", 1.0, gt=0, le=1)
+    client_sampling: str = setting(
+        "The choice of a round's clients.",
+        UNIFORM,
+        f"{UNIFORM}, {CYCLIC}, or package.module:function",
+    )
     min_train_nodes: int | float = setting(
         "The minimum number of valid replies of a round, or their share. With fewer replies the run stops.",
         0.5,

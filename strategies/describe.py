@@ -23,7 +23,17 @@ from strategies.rounds.replies import Reply
 # the training settings that describe reads; the others have no effect
 _READ = frozenset(
     [
-        *("dtype", "seed", "device", "torch_threads", "fraction_train", "min_train_nodes", "max_retries", "retry_wait"),
+        *(
+            "dtype",
+            "seed",
+            "device",
+            "torch_threads",
+            "fraction_train",
+            "client_sampling",
+            "min_train_nodes",
+            "max_retries",
+            "retry_wait",
+        ),
         *("round_timeout", "handshake_timeout", "clip_gradient", "weight_decay", "local_optimizer"),
     ]
 )

@@ -9,7 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from apps.config import ConfigError, DataSettings, EvaluationSettings, RunConfig, Scalar, flatten
-from payloads.settings import TrainingSettings, kebab
+from payloads.settings import UNIFORM, TrainingSettings, kebab
 from problems.data.spec import TIMED
 from simulations.baselines.rows import Rows
 
@@ -72,7 +72,8 @@ def reference_config(config: RunConfig, folder: Path) -> dict[str, Scalar]:
     flat |= {kebab(name): known.default for name, known in DataSettings.model_fields.items()}
     flat |= {kebab(name): known.default for name, known in EvaluationSettings.model_fields.items()}
     flat |= {"dataset": LOADER, "data-dir": str(folder.resolve()), "resume": False, "checkpoint-every": 0}
-    flat |= {"pictures": False, "tracking-uri": "", "fraction-train": 1.0, "min-train-nodes": 0.5}
+    flat |= {"pictures": False, "tracking-uri": ""}
+    flat |= {"fraction-train": 1.0, "client-sampling": UNIFORM, "min-train-nodes": 0.5}
     flat |= {"privacy.secure-sum": False, "privacy.epsilon": 0.0}
     if config.data.has_times:
         flat |= {"time-column": config.data.time_column or "time", "horizon": config.evaluation.horizon}

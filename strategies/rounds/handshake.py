@@ -99,9 +99,8 @@ class Roster:
         Raises:
             SetupError: The run has fewer clients than a round needs.
         """
-        count, seed = self.share(training), training.seed
         with raise_setup():
-            return draw_clients(count, len(self), seed, server_round, Purpose.SAMPLE_CLIENTS)
+            return draw_clients(training, len(self), server_round, Purpose.SAMPLE_CLIENTS)
 
 
 def collect_reports(

@@ -214,6 +214,39 @@ def test_seed_and_round_each_change_the_sample() -> None:
     assert len({tuple(sample) for sample in samples}) == 4
 
 
+@given(st.integers(1, 30), st.floats(0.01, 1.0), st.integers(0, 3))
+def test_cyclic_sampling_asks_every_client_in_turn(count: int, fraction: float, seed: int) -> None:
+    training = TrainingSettings(fraction_train=fraction, min_train_nodes=1, seed=seed, client_sampling="cyclic")
+    samples = [roster_of(count).sample(training, server_round) for server_round in range(1, count + 1)]
+    share = len(samples[0])
+    assert [len({*sample}) for sample in samples] == [share] * count
+    # after N rounds of k clients each client has trained k times, and at any time no client is ahead by two
+    for end in range(1, count + 1):
+        times = np.bincount(np.concatenate(samples[:end]), minlength=count)
+        assert times.max() - times.min() <= 1
+    assert (times == share).all()
+
+
+def choose_late(server_round: int, count: int, clients: int, rng: np.random.Generator) -> list[int]:
+    return [clients - 1, *rng.choice(clients - 1, count - 1, replace=False)][: server_round + 1]
+
+
+def choose_twice(server_round: int, count: int, clients: int, rng: np.random.Generator) -> list[int]:
+    return [1, 1]
+
+
+def test_a_function_chooses_the_clients() -> None:
+    roster, training = roster_of(10), TrainingSettings(fraction_train=0.4, client_sampling=f"{__name__}:choose_late")
+    samples = [roster.sample(training, server_round) for server_round in (1, 2, 9)]
+    assert [(len(sample), sample[-1]) for sample in samples] == [(2, 9), (3, 9), (4, 9)]
+    assert roster.sample(training, 9) == samples[-1]
+    wrong = training.model_copy(update={"client_sampling": f"{__name__}:choose_twice"})
+    with refuses(
+        StrategyError, r"client-sampling: .* which returns \[1, 1\] in round 3, allowed: uniform, cyclic, or a"
+    ):
+        roster.sample(wrong, 3)
+
+
 CLIENT_APP_EXCEPTION = "\nException ClientAppException occurred. Message: its disk is full"
 
 
