@@ -41,9 +41,10 @@ from methods.adam import ADAM_STEP
 from payloads.settings import CYCLIC, UNIFORM, PrivacySettings, Settings, TrainingSettings, describe_allowed, kebab
 from problems.data import SPARSE_LOGISTIC, UNLABELLED, DataError, DataSpec, validate
 from problems.data.spec import OWN, TABLES, is_hub
-from problems.errors import did_you_mean
+from problems.errors import InputError, did_you_mean
 from problems.importing import is_dotted
 from problems.models import LIBRARY_FORMS, MODELS, largest_step
+from strategies.rounds.slow_clients import has_function, parse_seconds
 
 __all__ = [
     "SHOWING_KEYS",
@@ -158,6 +159,7 @@ def parse_run_config(flat: Mapping[str, Scalar]) -> RunConfig:
             "model", run.model, ["auto", *MODELS, *LIBRARY_FORMS, "package.module:factory"], list_hint("models")
         )
     _check_network_keys(run, algorithm, training.loss, spec)
+    _check_slowness(run.strategy, training, algorithm)
     samplings = [UNIFORM, CYCLIC, "package.module:function"]
     if training.client_sampling not in samplings and not is_dotted(training.client_sampling):
         raise refuse_choice("client-sampling", training.client_sampling, samplings, "see docs/configuration.md")
@@ -218,6 +220,18 @@ def _check_network_keys(run: RunSettings, algorithm: Algorithm, loss: str, spec:
     if run.weights and run.init_from:
         allowed = "'', since init-from sets all weights"
         raise ConfigError("weights", got=repr(run.weights), allowed=allowed, hint="remove weights, or init-from")
+
+
+def _check_slowness(strategy: str, training: TrainingSettings, algorithm: Algorithm) -> None:
+    seconds = training.reply_seconds
+    if seconds and not algorithm.strategy.shares_model:
+        got, allowed = f"{seconds!r} with strategy {strategy!r}", "'', since the parties of this strategy meet"
+        raise ConfigError("reply-seconds", got=got, allowed=allowed, hint="remove reply-seconds")
+    if seconds and not has_function(seconds):
+        try:
+            parse_seconds(seconds)
+        except InputError as error:
+            raise ConfigError.of(error) from None
 
 
 def _check_server_optimizer(run: RunSettings, training: TrainingSettings, algorithm: Algorithm) -> None:

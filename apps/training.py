@@ -79,6 +79,9 @@ class Training:
         resources.hold_threads(config.training)
         if hasattr(self.grid, PULL_INTERVAL):
             setattr(self.grid, PULL_INTERVAL, 0.005)  # the default of 0.1 s is most of a short round
+        if config.training.reply_seconds and self.engine == DEPLOYMENT:
+            got, allowed = f"{config.training.reply_seconds!r} in a deployment", "'', since real clients take real time"
+            raise ConfigError("reply-seconds", got=got, allowed=allowed, hint="remove reply-seconds")
         roster = self.join()
         self.history.watch.names = roster.site_names
         log(INFO, "%s on %s: %d sites, engine %s", config.run.strategy, config.data.dataset, len(roster), self.engine)

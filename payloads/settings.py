@@ -262,6 +262,11 @@ class TrainingSettings(Settings):
     round_timeout: float = setting(
         "The seconds to wait for a round's replies. Later replies are dropped.", 3600.0, gt=0
     )
+    reply_seconds: str = setting(
+        "The [simulated seconds](simulations.md#slow-clients) from a message to a client's reply. Empty: none.",
+        "",
+        "median, median:spread, package.module:function, or empty",
+    )
     handshake_timeout: float = setting("The seconds to wait for all sites to join.", 300.0, gt=0)
 
     @property

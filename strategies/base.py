@@ -20,6 +20,7 @@ from payloads.settings import Settings, TrainingSettings
 from payloads.wire import NUM_EXAMPLES, PHASE, ROUND, STATE_SINCE, content, model_arrays, model_record
 from problems.models.vectors import with_end
 from problems.objectives.number_losses import NUMBER_LOSSES
+from strategies.rounds.errors import raise_setup
 from strategies.rounds.exchange import Exchange
 from strategies.rounds.family import Family
 from strategies.rounds.guards import ExchangeGuard, Steps, surround
@@ -28,6 +29,7 @@ from strategies.rounds.replies import Reply, RoundReport, SiteStates
 from strategies.rounds.robust import RobustMeans
 from strategies.rounds.schema import Schema, agree
 from strategies.rounds.secure_sum import SecureSums
+from strategies.rounds.slow_clients import drop_late
 
 
 class PayloadStrategy(Family, Strategy):
@@ -167,6 +169,19 @@ class PayloadStrategy(Family, Strategy):
         messages = self.messages(server_round, clients, arrays, payload, config, phase)
         assert self.exchange is not None
         return self.receive(server_round, self.exchange.send(messages))
+
+    def deliver(self, grid: Grid, messages: list[Message]) -> list[Message]:
+        """See `Family.deliver`. With ``reply-seconds`` late replies to a round's main exchange are dropped."""
+        replies = super().deliver(grid, messages)
+        if not self.training.reply_seconds or self.exchange is None or self.exchange.phase:
+            return replies
+        partitions = {node: client for client, node in enumerate(self.roster.node_ids)}
+        asked = {node: partitions[node] for node in (message.metadata.dst_node_id for message in messages)}
+        with raise_setup():
+            replies, seconds = drop_late(self.training, asked, self.exchange.server_round, replies)
+        extras = self.report.extras
+        extras["simulated_seconds"] = round(extras.get("simulated_seconds", 0.0) + seconds, 3)
+        return replies
 
     # Flower's interface. ``more`` accepts arguments that a later Flower may add, and ignores them.
 
