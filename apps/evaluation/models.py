@@ -6,6 +6,7 @@ A network is evaluated on rows of the server, or on the sites' held-out rows, wh
 import math
 from abc import abstractmethod
 from collections.abc import Mapping, Sequence
+from types import MappingProxyType
 from typing import Any
 
 import numpy as np
@@ -16,6 +17,7 @@ from apps.evaluation.bounded import slope_of
 from apps.evaluation.findings import CountScores, FindingCountsEvaluator, FindingRowsEvaluator
 from apps.evaluation.losses import measure_loss
 from apps.evaluation.networks import AddErrors, NetworkEvaluator, SumEvaluator, format_of
+from apps.evaluation.own_metrics import OwnMetric, find_own_metrics, measure_own
 from apps.evaluation.site_times import CountTimes, SiteTimeEvaluator
 from apps.evaluation.times import TimeEvaluator
 from apps.run_config.algorithm import Evaluator, RunConfig
@@ -53,6 +55,7 @@ class ScoreEvaluator(NetworkEvaluator):
 
     score_range: tuple[float, float, int] | None = None
     mean_slope = 1.0
+    own_metrics: Mapping[str, OwnMetric] = MappingProxyType({})
 
     @abstractmethod
     def scores(self, arrays: Sequence[FloatArray]) -> tuple[NDArray[np.int8], torch.Tensor]:
@@ -74,7 +77,7 @@ class ScoreEvaluator(NetworkEvaluator):
             "accuracy": accuracy(labels, scores, 0.0),
             "loss": measure_loss(self.config, logits, torch.tensor(labels == 1, device=logits.device)),
         }
-        return metrics | self.nonzeros(arrays)
+        return metrics | measure_own(self.own_metrics, labels, scores) | self.nonzeros(arrays)
 
 
 class ModelEvaluator(ScoreEvaluator):
@@ -88,6 +91,7 @@ class ModelEvaluator(ScoreEvaluator):
         self.subgroups = test.subgroups
         self.numeric = test.numeric
         self.offsets = None if test.offsets is None else torch.tensor(test.offsets, device=model.device)
+        self.own_metrics = find_own_metrics(config.evaluation.metrics)
 
     def __call__(self, arrays: Sequence[FloatArray]) -> dict[str, float]:
         if not self.numeric:
@@ -97,7 +101,7 @@ class ModelEvaluator(ScoreEvaluator):
             metrics = number_metrics(self.config.training.loss, self.labels.astype(np.float64), scores)
         except ValueError as error:
             raise self.explain_divergence() from error
-        return metrics | self.nonzeros(arrays)
+        return metrics | measure_own(self.own_metrics, self.labels, scores) | self.nonzeros(arrays)
 
     def predict(self, arrays: Sequence[FloatArray]) -> torch.Tensor:
         """Return the scores of the rows (n,), with their offsets.
@@ -181,6 +185,14 @@ def evaluate_rows(config: RunConfig, model: FlatModel, data: FederatedData, rows
     return ModelEvaluator(config, model, rows)
 
 
+def _check_scores(config: RunConfig, evaluator: Evaluator) -> None:
+    """Refuse metrics of the user if the server does not have the scores of rows with one label."""
+    if (metrics := config.evaluation.metrics) and not isinstance(evaluator, ModelEvaluator):
+        allowed = "'', since the server does not have labels and scores of rows with one label each"
+        hint = "remove metrics, or set data-dir to a test file for the server"
+        raise ConfigError("metrics", got=repr(metrics), allowed=allowed, hint=hint)
+
+
 class RowEvaluation:
     """Evaluation of runs whose clients have rows: by a network's scores of test rows, or a minimax problem's value."""
 
@@ -202,6 +214,7 @@ class RowEvaluation:
         evaluator = self.of_data(config, data, test=test)
         evaluator.columns, evaluator.sample_format = data.columns, data.sample_format
         evaluator.notes, evaluator.groups = tuple(filter(None, (data.grouping,))), data.subgroups
+        _check_scores(config, evaluator)
         return evaluator
 
     def check(self, strategy: str, spec: DataSpec, settings: Settings, /) -> None:
@@ -272,6 +285,7 @@ class RowEvaluation:
             evaluator = self.of_scores(config, scored)
         evaluator.columns, evaluator.sample_format = schema.preprocessing, format_of(config, schema)
         evaluator.groups = check_subgroups(config.data)
+        _check_scores(config, evaluator)
         return evaluator
 
     # Subclasses override these two methods to add metrics.

@@ -136,6 +136,12 @@ class EvaluationSettings(Settings):
         ge=0,
     )
 
+    metrics: str = setting(
+        "Further [metrics](python.md#metrics-of-yours) of the test rows.",
+        "",
+        "package.module:function of labels and scores, separated by commas, or empty",
+    )
+
     @field_validator("importance", mode="before")
     @classmethod
     def _count_repeats(cls, value: object) -> object:
@@ -201,6 +207,7 @@ class EvaluationSettings(Settings):
             ("threshold-at", self.threshold_at, True),
             ("calibration", self.calibration if self.calibrates else "", True),
             ("site-metrics", self.site_metrics, True),
+            ("metrics", self.metrics, False),
         ):
             if not value:
                 continue
@@ -223,10 +230,10 @@ class EvaluationSettings(Settings):
                     f"{none}, since with this loss rows have no scores",
                 )
                 raise ConfigError(key, got=got, allowed=allowed, hint=f"remove {key}")
-            if key != "select-by" and isinstance(value, str) and training.loss == SOFTMAX:
+            if key not in ("select-by", "metrics") and isinstance(value, str) and training.loss == SOFTMAX:
                 allowed = f"{none} with loss {SOFTMAX!r}, which predicts the most probable class"
                 raise ConfigError(key, got=repr(value), allowed=allowed, hint=f"remove {key}, or loss")
-            if isinstance(value, str) and not spec.validation_fraction:
+            if isinstance(value, str) and not spec.validation_fraction and key != "metrics":
                 got, hint = f"{value!r} without validation rows", "set validation-fraction, for example to 0.2"
                 allowed = f"{none}, since without validation rows the choice would be made on test rows"
                 raise ConfigError(key, got=got, allowed=allowed, hint=hint)

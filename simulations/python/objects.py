@@ -9,7 +9,7 @@ from __future__ import annotations
 import copy
 import importlib
 import tempfile
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from itertools import count
 from pathlib import Path
@@ -29,13 +29,16 @@ _numbers = count()
 
 
 @contextmanager
-def place_objects(dataset: Any, model: Any, partition: Any = None) -> Iterator[dict[str, Scalar]]:
+def place_objects(
+    dataset: Any, model: Any, partition: Any = None, metrics: Sequence[Any] = ()
+) -> Iterator[dict[str, Scalar]]:
     """Yield the run-config keys that refer to objects, as long as the context is open.
 
     Args:
         dataset: The data, see `simulations.python.runs.run`. None: no key.
         model: The network, see `simulations.python.runs.run`. None: no key.
         partition: The partition, a function or a name. None: no key.
+        metrics: Further metrics, functions or names.
 
     Raises:
         ConfigError: An object has another type, or its columns do not fit.
@@ -44,6 +47,8 @@ def place_objects(dataset: Any, model: Any, partition: Any = None) -> Iterator[d
         keys: dict[str, Scalar] = {} if model is None else {"model": _name_model(model)}
         if partition is not None:
             keys["partition"] = partition if isinstance(partition, str) else _name_function(partition)
+        if metrics:
+            keys["metrics"] = ", ".join(own if isinstance(own, str) else _name_function(own) for own in metrics)
         yield keys | ({} if dataset is None else _name_data(dataset, Path(folder)))
 
 

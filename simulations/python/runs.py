@@ -93,6 +93,7 @@ def run(
     dataset: Any = None,
     model: Any = None,
     partition: Any = None,
+    metrics: Sequence[Any] = (),
     on_round: Callable[[dict[str, Any]], None] | None = None,
     threads: int = 1,
     stack: Stack = 1,
@@ -113,6 +114,8 @@ def run(
             the key ``model``.
         partition: A function from (classes, number of clients, random generator) to the client of each training row.
             None or a name: see the key ``partition``.
+        metrics: Functions of the labels and the scores of the test rows that return a number. Their names are the
+            metrics' names, and larger values are better.
         on_round: A function that is called with each evaluated round's metrics. An error in it ends the run.
         threads: The number of clients that train at the same time. Results do not depend on it.
         stack: The maximum number of clients that train as one batched computation, or "auto" for the fastest number.
@@ -141,7 +144,7 @@ def run(
         clients = clients or len(dataset)
     token = ROUND_LISTENER.set(on_round)
     try:
-        with place_objects(dataset, model, partition) as keys:
+        with place_objects(dataset, model, partition, metrics) as keys:
             flat = add_directory(flatten(config or {}) | keys, Path(out))
             with log_off(quiet):
                 run_federation(clients or len(node_configs) or 8, flat, threads, node_configs, stack, cluster)

@@ -176,6 +176,7 @@ def valid(key: str) -> st.SearchStrategy[Any]:
         "composite.upper": st.one_of(st.just("none"), st.floats(0, 1e6)),
         "composite.strong-convexity": st.one_of(st.just("auto"), st.floats(0, 1e6)),
         "augment": st.just("none"),
+        "metrics": st.just(""),  # functions, and not available for every data set
         "reply-seconds": st.just(""),  # not available for every strategy
         "client-sampling": st.just("uniform"),  # not available for every strategy
         "precision": st.just("full"),  # not available for every strategy

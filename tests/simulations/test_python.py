@@ -1,6 +1,7 @@
 """Tests of runs from Python: objects as data and networks, the run object, and the scikit-learn estimator."""
 
 import pickle
+import re
 from pathlib import Path
 from typing import Any
 
@@ -8,11 +9,13 @@ import numpy as np
 import pandas as pd
 import pytest
 import torch
+from sklearn.metrics import roc_auc_score
 from sklearn.utils.estimator_checks import check_estimator
 from torch import nn
 from torch.utils.data import TensorDataset
 
 import florilegium
+from apps.server_app import RunFailedError
 from problems.data import DataError, DataSpec
 from problems.data.partitions import partition as divide_rows
 from tests.refusals import refuses
@@ -120,6 +123,48 @@ def test_a_function_divides_the_rows() -> None:
 def test_a_function_with_another_result_is_refused(function: Any, words: str) -> None:
     with pytest.raises(florilegium.RunFailedError, match=words):
         florilegium.run(KEYS, dataset=ARRAYS, clients=2, partition=function, quiet=True)
+
+
+def gini(labels: Any, scores: Any) -> float:
+    return float(2 * roc_auc_score(labels, scores) - 1)
+
+
+def falls(labels: Any, scores: Any) -> float:
+    raise ZeroDivisionError("no rows")
+
+
+def test_metrics_of_yours_are_measured_and_select_a_round(tmp_path: Path) -> None:
+    config = {**KEYS, "missing": "mean", "validation-fraction": 0.3, "select-by": "gini"}
+    run = florilegium.run(config, tmp_path / "run", 2, dataset=TABLE, metrics=[gini], quiet=True)
+    assert run.history["gini"].tolist() == pytest.approx((2 * run.history["auc"] - 1).tolist(), abs=1e-12)
+    best = run.history["gini"]
+    assert run.result["selected"] == {"round": int(best.idxmax()), "metric": "gini", "value": best.max()}
+
+
+@pytest.mark.parametrize(
+    ("metrics", "words"),
+    [
+        ([falls], "got falls, which raises ZeroDivisionError: no rows; allowed: functions that return a finite number"),
+        ([lambda labels, scores: 1.0], "with the name '<lambda>', which is not a new name of a metric"),
+        (["builtins:max", "builtins:max"], "'builtins:max' with the name 'max', which is not a new name"),
+        (["gini"], "got 'gini'; allowed: functions package.module:function"),
+        (["no_such_module:f"], "cannot import 'no_such_module'"),
+    ],
+)
+def test_functions_that_are_no_metrics_are_refused(metrics: list[Any], words: str) -> None:
+    with pytest.raises(RunFailedError, match=re.escape(words)):
+        florilegium.run({**KEYS, "missing": "mean"}, None, 2, dataset=TABLE, metrics=metrics, quiet=True)
+
+
+def test_metrics_need_the_server_s_test_rows(tmp_path: Path) -> None:
+    for site in range(2):
+        TABLE.drop(columns=["site", "kind"]).to_csv(tmp_path / f"{site}.csv", index=False)
+    nodes = [{"data-path": str(tmp_path / f"{site}.csv")} for site in range(2)]
+    config = {**KEYS, "dataset": "csv", "partition": "own", "missing": "mean", "label-column": "label"}
+    with pytest.raises(
+        RunFailedError, match=r"metrics: .*allowed: '', since the server does not have labels and scores"
+    ):
+        florilegium.run(config, None, 2, metrics=[gini], node_configs=nodes, quiet=True)
 
 
 def test_an_error_of_on_round_ends_the_run(tmp_path: Path) -> None:
