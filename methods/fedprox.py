@@ -68,6 +68,7 @@ FEDPROX = Method(
     findings=True,
     keeps_norms=True,
     averages=True,
+    plain_clients=True,
     taken=SampleGradients(),
     adjusts=True,
     has_adam=True,

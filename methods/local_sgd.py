@@ -38,6 +38,7 @@ LOCAL_SGD = Method(
     findings=True,
     keeps_norms=True,
     averages=True,
+    plain_clients=True,
     taken=SampleGradients(),
     adjusts=True,
     has_adam=True,

@@ -180,6 +180,8 @@ class Traits:
         precise: Whether a table's features keep 64 bits; otherwise they are rounded to float32.
         keeps_norms: Whether clients can keep their batch norms: only the model is sent, and its mean is the next model.
         averages: Whether the next model is the mean of the clients' points, so ``server-optimizer`` can change it.
+        plain_clients: Whether clients need only train the received model: the messages carry nothing else, and the next
+            model is a mean of the trained models.
         models: The networks that it can train. The first is the meaning of ``model = "auto"``. (): all.
         scales: The values of ``scale`` that it supports. The first is the meaning of ``scale = "auto"``. (): all.
         needs_all_clients: The reason why every client must take part in every round, as the end of a sentence that
@@ -209,6 +211,7 @@ class Traits:
     precise: bool = False
     keeps_norms: bool = False
     averages: bool = False
+    plain_clients: bool = False
     models: tuple[str, ...] = ()
     scales: tuple[str, ...] = ()
     needs_all_clients: str = ""

@@ -32,6 +32,9 @@ PULL_INTERVAL = "pull_interval"
 # A ClientApp's exception in the error of a reply. A deployed site names the exception's own class. A simulation names
 # a class of Flower, and ends with the exception's text.
 CLIENT_EXCEPTION = r"<class '.*?'>:<'(?:.*Exception ClientAppException occurred\. Message: )?(.+)'>"
+# The errors about a query message: of a ClientApp with functions, and of a ClientApp that makes a NumPyClient.
+NO_QUERY_FUNCTION = r"No query function registered with name 'default'"
+NO_QUERY_MESSAGES = r"Invalid message type: query"
 # An environment variable that keeps Flower from installing the dependencies again for every run.
 NO_INSTALLATION = "FLWR_DISABLE_RUNTIME_DEPENDENCY_INSTALLATION"
 

@@ -6,7 +6,7 @@ import reprlib
 from collections.abc import Mapping, Sequence
 from functools import lru_cache
 from hashlib import sha256
-from typing import Any, TypeVar
+from typing import Any, Literal, TypeVar
 
 import numpy as np
 from flwr.app import Array, ArrayRecord, ConfigRecord, MetricRecord, RecordDict
@@ -65,7 +65,7 @@ def model_record(arrays: Sequence[FloatArray]) -> ArrayRecord:
         >>> list(model_record([np.ones(3)]))
         ['parameters']
     """
-    return fill(ArrayRecord, {name: _encode(value) for name, value in zip(MODEL_ARRAYS, arrays, strict=False)})
+    return fill(ArrayRecord, {name: encode_array(value) for name, value in zip(MODEL_ARRAYS, arrays, strict=False)})
 
 
 def model_arrays(record: ArrayRecord) -> list[FloatArray]:
@@ -82,7 +82,7 @@ def model_arrays(record: ArrayRecord) -> list[FloatArray]:
     if tuple(encoded) not in (MODEL_ARRAYS[:1], MODEL_ARRAYS):
         raise PayloadError(f"model: got arrays {reprlib.repr(list(encoded))}, expected {list(MODEL_ARRAYS)}")
     try:
-        arrays = [_decode(value) for value in encoded.values()]
+        arrays = [decode_array(value) for value in encoded.values()]
     except Exception as error:  # untrusted bytes: NumPy's reader raises a dozen types
         raise PayloadError(f"model: an array cannot be read ({type(error).__name__}: {error})") from None
     for name, value in zip(encoded, arrays, strict=True):
@@ -98,8 +98,8 @@ def ready_to_send(value: FloatArray) -> FloatArray:
     return np.frombuffer(data, value.dtype, offset=len(header)).reshape(value.shape)
 
 
-def _encode(value: FloatArray) -> Array:
-    # The same as Array(value), with one copy at most and a cached header.
+def encode_array(value: NDArray[Any]) -> Array:
+    """Return ``Array(value)``, made with one copy at most and a cached header."""
     header = _npy_header_for(value.dtype.str, value.shape)
     data = _bytes_around(value, header) or b"".join((header, np.ascontiguousarray(value).data))
     array = Array.__new__(Array)  # its slow constructor distinguishes three sets of arguments
@@ -107,7 +107,7 @@ def _encode(value: FloatArray) -> Array:
     return array
 
 
-def _bytes_around(value: FloatArray, header: bytes) -> bytes | None:
+def _bytes_around(value: NDArray[Any], header: bytes) -> bytes | None:
     """Return the bytes that contain an array, if they are exactly its header and its data; else None."""
     below: object = value
     while isinstance(below, np.ndarray):
@@ -133,27 +133,33 @@ def _npy_header_for(descr: str, shape: tuple[int, ...]) -> bytes:
     return file.getvalue()
 
 
-def _decode(array: Array) -> FloatArray:
+def decode_array(array: Array) -> NDArray[Any]:
+    """Return an array as a read-only view of its bytes.
+
+    Raises:
+        ValueError: The bytes are not an array of numbers in NumPy's format. Other exceptions are possible, too, since
+            a client may send any bytes.
+    """
     if array.stype != "numpy.ndarray":
         raise ValueError(f"serialised as {array.stype!r}, expected 'numpy.ndarray'")
     data = array.data
     start = _npy_header(data)
-    dtype, shape = _npy_layout(bytes(data[:start]))
+    dtype, shape, order = _npy_layout(bytes(data[:start]))
     if len(data) - start != math.prod(shape) * dtype.itemsize:
         raise ValueError(f"{len(data) - start} bytes for shape {shape} of {dtype.name}")
-    value: FloatArray = np.frombuffer(data, dtype=dtype, offset=start).reshape(shape)
+    value: NDArray[Any] = np.frombuffer(data, dtype=dtype, offset=start).reshape(shape, order=order)
     return value
 
 
 @lru_cache(maxsize=64)
-def _npy_layout(header: bytes) -> tuple[np.dtype[Any], tuple[int, ...]]:
+def _npy_layout(header: bytes) -> tuple[np.dtype[Any], tuple[int, ...], Literal["C", "F"]]:
     file = io.BytesIO(header)
     if np.lib.format.read_magic(file) != (1, 0):
         raise ValueError("not an array in NumPy's format 1.0")
     shape, fortran_order, dtype = np.lib.format.read_array_header_1_0(file)
-    if fortran_order or dtype.hasobject:
-        raise ValueError("an array of objects or in Fortran order")
-    return dtype, shape
+    if dtype.hasobject:
+        raise ValueError("an array of objects")
+    return dtype, shape, "F" if fortran_order else "C"
 
 
 def check_model(arrays: Sequence[FloatArray], like: Sequence[FloatArray]) -> None:

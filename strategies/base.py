@@ -6,13 +6,13 @@ methods of `Family`. A client is identified by its partition id.
 
 from collections.abc import Iterable, Mapping, Sequence
 from logging import INFO
-from typing import Any, ClassVar
+from typing import Any
 
 import numpy as np
 from flwr.app import ArrayRecord, ConfigRecord, Message, MetricRecord
 from flwr.common import log
 from flwr.serverapp import Grid
-from flwr.serverapp.strategy import Strategy
+from flwr.serverapp.strategy import Result, Strategy
 
 from payloads.held_out import EVALUATIONS, REPLIES, ErrorDigits
 from payloads.record import Payload
@@ -20,11 +20,11 @@ from payloads.settings import Settings, TrainingSettings
 from payloads.wire import NUM_EXAMPLES, PHASE, ROUND, STATE_SINCE, content, model_arrays, model_record
 from problems.models.vectors import with_end
 from problems.objectives.number_losses import NUMBER_LOSSES
-from strategies.rounds.errors import raise_setup
+from strategies.rounds.errors import SetupError, raise_setup
 from strategies.rounds.exchange import Exchange
 from strategies.rounds.family import Family
 from strategies.rounds.guards import ExchangeGuard, Steps, surround
-from strategies.rounds.handshake import Roster, collect_reports
+from strategies.rounds.handshake import NoHandshakeError, Roster, collect_reports
 from strategies.rounds.replies import Reply, RoundReport, SiteStates
 from strategies.rounds.robust import RobustMeans
 from strategies.rounds.schema import Schema, agree
@@ -43,7 +43,9 @@ class PayloadStrategy(Family, Strategy):
         guards: The guards around each exchange (see `strategies.rounds.guards`), the outermost first.
     """
 
-    exchange_type: ClassVar[type[Exchange]] = Exchange
+    exchange_type: type[Exchange] = Exchange
+    # whether `start` runs this strategy, and not the `start` of a wrapper around it
+    started = False
 
     def __init__(self, training: TrainingSettings | None = None, settings: Settings | None = None) -> None:
         super().__init__(training, settings)
@@ -63,7 +65,14 @@ class PayloadStrategy(Family, Strategy):
         """
         if not self.roster:
             timeout, counted = self.training.handshake_timeout, self.counts_samples
-            roster = collect_reports(grid, timeout, counted=counted, local=self.local)
+            try:
+                roster = collect_reports(grid, timeout, counted=counted, local=self.local)
+            except NoHandshakeError as error:
+                hint, allowed = self.needs_clients(), "clients that answer the handshake"
+                if self.traits.plain_clients:
+                    hint = f'create {type(self).__name__} with clients="{error.kind}"'
+                    allowed += f', or clients="{error.kind}" for plain clients'
+                raise SetupError("handshake", got=str(error), allowed=allowed, hint=hint) from None
             self.schema, self.states = agree(roster.reports, labelled=self.trains), SiteStates.unknown(len(roster))
             self.roster = roster
             self.meet(roster)
@@ -231,6 +240,20 @@ class PayloadStrategy(Family, Strategy):
         """Return None, since `configure_evaluate` sends no messages."""
         return None
 
+    def start(self, *args: Any, **kwargs: Any) -> Result:
+        """Run Flower's `start`, and note that no wrapper runs this strategy."""
+        self.started = True
+        return super().start(*args, **kwargs)
+
     def summary(self) -> None:
-        """Log the settings."""
+        """Log the settings.
+
+        Raises:
+            SetupError: A wrapper's `start` calls this method, although the strategy does not support changed models.
+        """
+        secure = "a secure sum's replies are masked terms, not models" if self.privacy.secure_sum else ""
+        if not self.started and (objection := self.traits.objection or secure):
+            got, allowed = f"{type(self).__name__} inside another strategy", f"its own start(), since {objection}"
+            hint = "remove the wrapper, or wrap LocalSGD, FedProx or FastFedDA; docs/flower-mods.md lists all"
+            raise SetupError("wrapper", got=got, allowed=allowed, hint=hint)
         log(INFO, "\t%s: %s %s", type(self).__name__, self.training, self.settings or "")

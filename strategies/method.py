@@ -16,13 +16,14 @@ from flwr.serverapp import Grid
 from methods.method import Exchanges, Method, Plan, Replies, Train
 from methods.private import releases_of
 from methods.server_steps import with_server_steps
+from payloads.plain import FLORILEGIUM
 from payloads.record import FloatArray, Payload
 from payloads.settings import Settings, TrainingSettings
 from payloads.wire import model_arrays, model_record
 from privacy.budget import epsilon_of_batches, noise_of_batches
 from problems.errors import InputError
 from problems.models.vectors import mean
-from strategies.base import PayloadStrategy
+from strategies.plain import PlainStrategy
 from strategies.rounds.errors import SetupError, raise_setup
 from strategies.rounds.handshake import Roster
 from strategies.rounds.replies import Reply
@@ -32,7 +33,7 @@ T = TypeVar("T")
 Trains = Generator[Train, Replies[Any], T]
 
 
-class MethodStrategy(PayloadStrategy):
+class MethodStrategy(PlainStrategy):
     """A strategy that runs the server half of a `Method`. Subclasses set `method`."""
 
     method: Method
@@ -46,8 +47,14 @@ class MethodStrategy(PayloadStrategy):
         if method := cls.__dict__.get("method"):
             declare(cls, method)
 
-    def __init__(self, training: TrainingSettings | None = None, settings: Settings | None = None) -> None:
-        super().__init__(training, settings)
+    def __init__(
+        self,
+        training: TrainingSettings | None = None,
+        settings: Settings | None = None,
+        *,
+        clients: str = FLORILEGIUM,
+    ) -> None:
+        super().__init__(training, settings, clients=clients)
         method = self.method.of(self.settings, self.loss)
         stepping = self.training.server_optimizer != "none"
         declare(self, with_server_steps(method, self.training) if stepping else method)
@@ -101,7 +108,7 @@ class MethodStrategy(PayloadStrategy):
             [reply.model[0] for reply in replies if reply.model],
             [reply.payload for reply in replies],
             weights,
-            None if weights is None else self.roster.sample_weights[clients],
+            None if weights is None or self.is_plain else self.roster.sample_weights[clients],
             len(self.roster),
             bool(self.report.state_lost),
         )

@@ -28,3 +28,6 @@ FedSGDASPIDER = strategy_of(FEDSGDA_SPIDER, "FedSGDASPIDER", FedSGDA)
 FedSGDASVRG = strategy_of(FEDSGDA_SVRG, "FedSGDASVRG", FedSGDA)
 LocalSGDAM = strategy_of(LOCAL_SGDAM, "LocalSGDAM", MinimaxStrategy)
 LocalSCGDAM = strategy_of(LOCAL_SCGDAM, "LocalSCGDAM", MinimaxStrategy)
+
+FedSGDAMB.matching_client, FedSGDASTORM.matching_client = "FedSGDAClient", "FedSGDAStormClient"
+FedSGDASPIDER.matching_client, FedSGDASVRG.matching_client = "FedSGDASpiderClient", "FedSGDASvrgClient"

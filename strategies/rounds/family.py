@@ -75,6 +75,18 @@ class Family:
         """
         return {"": cls.up_type, **cls.phases}
 
+    # the name of the matching client class; "": the strategy's name with "Client" at the end
+    matching_client = ""
+
+    @classmethod
+    def needs_clients(cls) -> str:
+        """Return a hint that names the clients that the strategy needs, for errors about other clients."""
+        name = cls.matching_client or f"{cls.__name__}Client"
+        return (
+            f"{cls.__name__} needs {name} at every site: run Florilegium's ClientApp (apps.client_app, or with mods "
+            f"apps.mods.make_client_app), or use {name} in yours as docs/own-serverapp.md shows"
+        )
+
     @classmethod
     def own_values(cls, settings: Settings) -> str:
         """Name a value that the server needs from each client. Such a value makes secure sums impossible.

@@ -19,6 +19,7 @@ from numpy.typing import NDArray
 
 from methods.server import count_share, draw_clients
 from payloads.handshake import SiteReport
+from payloads.plain import kind_of
 from payloads.record import PayloadError
 from payloads.settings import TrainingSettings
 from payloads.site_names import label_site
@@ -28,6 +29,18 @@ from strategies.rounds.errors import SetupError, StrategyError, raise_setup, rea
 
 # the maximum bytes of a report, enough for the names and statistics of a few hundred thousand columns
 LARGEST_REPORT = 2**24
+
+
+class NoHandshakeError(StrategyError):
+    """An error: a node's ClientApp cannot answer the handshake.
+
+    Attributes:
+        kind: The kind of the node's client, see `payloads.plain.CLIENTS`.
+    """
+
+    def __init__(self, node: int, kind: str) -> None:
+        super().__init__(f"node {node}, whose ClientApp cannot answer the handshake")
+        self.kind = kind
 
 
 @dataclass(frozen=True)
@@ -117,6 +130,7 @@ def collect_reports(
         local: Paths on a disk that server and sites share, by name.
 
     Raises:
+        NoHandshakeError: A node's ClientApp is not Florilegium's.
         StrategyError: No site joins in time, a site cannot answer, partitions are missing or claimed twice, or two
             sites have the same name.
     """
@@ -140,6 +154,9 @@ def collect_reports(
                 reports[node] = _read_report(reply, counted)
                 facts.append(dict(find(reply.content, CONFIG, ConfigRecord) or {}))
                 bytes_up += count_bytes(reply.content)
+        for node, reason in failed.items():
+            if kind := kind_of(reason):
+                raise NoHandshakeError(node, kind)
         expected = max((report.num_partitions for report in reports.values()), default=1)
         missing = _missing(reports, expected)
         if failed:

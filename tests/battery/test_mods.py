@@ -202,8 +202,16 @@ def test_a_mod_of_the_model_is_refused_in_the_handshake(strategy: str, reason: s
             run(strategy, make_client_app(message_size_mod, mod), wrap)
 
 
-@pytest.mark.parametrize("wrapper", ["server-fixed", "server-adaptive"])
-def test_composite_refuses_a_noised_model(wrapper: str) -> None:
+@pytest.mark.parametrize("strategy", ["composite", "newton", "vfb2-sgd"])
+@pytest.mark.parametrize("wrapper", WRAPPERS)
+def test_a_wrapper_is_refused_before_any_message(wrapper: str, strategy: str) -> None:
     wrap, _ = WRAPPERS[wrapper]
+    name = ALGORITHMS[strategy].strategy.__name__
+    with refuses(StrategyError, f"wrapper: got {name} inside another strategy, .*remove the wrapper, or wrap LocalSGD"):
+        run(strategy, wrap=wrap(0.0))
+
+
+def test_composite_refuses_a_noised_model(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(DifferentialPrivacyServerSideFixedClipping, "summary", lambda self: None)
     with refuses(StrategyError, "round 2: the model: got a model that differs from the last round"):
-        run("composite", wrap=wrap(NOISE))
+        run("composite", wrap=server_fixed(NOISE))
