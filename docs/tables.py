@@ -34,7 +34,7 @@ LIST = re.compile(r"(<!-- (strategies|mods) -->\n).*?(?=<!-- end -->)", re.DOTAL
 EFFECTS = {
     "covered": "all that a site sends after the handshake is clipped or noised",
     "model": "[the other fields](who-sees-what.md#every-field-that-leaves-a-site) travel unchanged",
-    "refused": "the run ends with the reason",
+    "refused": "the run ends with the reason, for mods in the handshake and for wrappers before round 1",
 }
 
 

@@ -256,4 +256,8 @@ class PayloadStrategy(Family, Strategy):
             got, allowed = f"{type(self).__name__} inside another strategy", f"its own start(), since {objection}"
             hint = "remove the wrapper, or wrap LocalSGD, FedProx or FastFedDA; docs/flower-mods.md lists all"
             raise SetupError("wrapper", got=got, allowed=allowed, hint=hint)
-        log(INFO, "\t%s: %s %s", type(self).__name__, self.training, self.settings or "")
+        log(INFO, "\t%s: %s %s", type(self).__name__, self.shown_settings(), self.settings or "")
+
+    def shown_settings(self) -> object:
+        """Return the common settings that have an effect, for the log."""
+        return self.training

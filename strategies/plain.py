@@ -34,7 +34,7 @@ from strategies.rounds.replies import Reply, SiteStates
 
 # the settings that have an effect with plain clients, which choose all others themselves
 SERVER_KEYS = {
-    *("num_server_rounds", "fraction_train", "min_train_nodes", "replace_dropped", "round_timeout"),
+    *("fraction_train", "min_train_nodes", "replace_dropped", "round_timeout"),
     *("client_weights", "aggregation", "trim_fraction", "norm_bound", "seed", "handshake_timeout"),
     *("server_optimizer", "server_learning_rate", "server_momentum", "server_second_momentum", "server_tau"),
 }
@@ -220,6 +220,11 @@ class PlainStrategy(PayloadStrategy):
         if not good:
             return None
         return MetricRecord({**self._mean_metrics(good), NUM_EXAMPLES: sum(reply.num_examples for reply in good)})
+
+    def shown_settings(self) -> object:
+        if not self.is_plain:
+            return self.training
+        return " ".join(f"{name}={value!r}" for name, value in self.training if name in SERVER_KEYS)
 
     def summary(self) -> None:
         """Log the settings and, with plain clients, everything that they leave out."""

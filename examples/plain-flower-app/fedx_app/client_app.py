@@ -1,4 +1,4 @@
-"""A ClientApp with FedX2's client in it, driven by hand: records into `inbox` and `state`, `fit`, and records out."""
+"""A ClientApp with the client of FedX1 or FedX2, driven by hand: `inbox` and `state`, then `fit`, then `outbox`."""
 
 from __future__ import annotations
 
@@ -7,15 +7,14 @@ from flwr.app import Context, Message
 from flwr.clientapp import ClientApp
 
 from clients.base import Site
-from clients.scoring import FedX2Client
-from fedx_app.task import load_site, new_net, settings
+from fedx_app.task import STRATEGIES, load_site, new_net, settings
 from methods.pairwise import InnerEstimates
 from methods.predictions import FedXPool
 from payloads.handshake import SiteReport
 from payloads.wire import ARRAYS, CONFIG, NUM_EXAMPLES, PAYLOAD, ROUND, content, model_arrays, model_record
 from problems.models import FlatModel
 
-U = "inner-estimates"  # the client's state between rounds
+U = "inner-estimates"  # the state of FedX2's client between rounds
 
 app = ClientApp()
 
@@ -36,10 +35,11 @@ def query(message: Message, context: Context) -> Message:
 
 @app.train()
 def train(message: Message, context: Context) -> Message:
-    """One round: FedX2's client on our data and our network."""
+    """One round: the strategy's client on our data and our network."""
     place, sites = place_of(context)
     site = Site.from_arrays(place, *load_site(place, sites))
-    client = FedX2Client(site, FlatModel(new_net()), *settings(context.run_config))
+    _, client_class = STRATEGIES[context.run_config["strategy"]]
+    client = client_class(site, FlatModel(new_net()), *settings(context.run_config))
 
     records = message.content
     if PAYLOAD in records:  # not in the scoring round

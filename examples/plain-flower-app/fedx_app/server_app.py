@@ -1,4 +1,4 @@
-"""An ordinary ServerApp: FedX2 is a `flwr.serverapp.strategy.Strategy`, and Flower's `start` runs it."""
+"""An ordinary ServerApp: each strategy is a `flwr.serverapp.strategy.Strategy`, and Flower's `start` runs it."""
 
 from __future__ import annotations
 
@@ -7,10 +7,9 @@ from flwr.app import ArrayRecord, Context, MetricRecord
 from flwr.serverapp import Grid, ServerApp
 from sklearn.metrics import roc_auc_score
 
-from fedx_app.task import load, new_net, settings
+from fedx_app.task import STRATEGIES, load, new_net, settings
 from payloads.wire import model_arrays, model_record
 from problems.models import FlatModel
-from strategies.fedx import FedX2
 
 app = ServerApp()
 
@@ -25,7 +24,8 @@ def main(grid: Grid, context: Context) -> None:
         model.load(model_arrays(arrays))
         return MetricRecord({"auc": float(roc_auc_score(labels, model.predict(torch.tensor(images))))})
 
-    result = FedX2(training, fedx).start(
+    strategy, _ = STRATEGIES[context.run_config["strategy"]]
+    result = strategy(training, fedx).start(
         grid,
         initial_arrays=model_record(model.arrays()),
         num_rounds=training.num_server_rounds,

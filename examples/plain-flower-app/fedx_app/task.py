@@ -1,4 +1,4 @@
-"""The model, the data and the settings: nothing here is florilegium's but the two settings' types."""
+"""The model, the data, the settings and the strategies that the app can use."""
 
 from __future__ import annotations
 
@@ -8,8 +8,12 @@ from sklearn.datasets import load_digits
 from sklearn.model_selection import train_test_split
 from torch import nn
 
+from clients.scoring import FedX1Client, FedX2Client
 from methods.pairwise import FedXSettings
 from payloads.settings import TrainingSettings
+from strategies.fedx import FedX1, FedX2
+
+STRATEGIES = {"fedx1": (FedX1, FedX1Client), "fedx2": (FedX2, FedX2Client)}
 
 
 class Net(nn.Module):
