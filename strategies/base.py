@@ -4,15 +4,17 @@
 methods of `Family`. A client is identified by its partition id.
 """
 
+import sys
 from collections.abc import Iterable, Mapping, Sequence
 from logging import INFO
+from types import FrameType
 from typing import Any
 
 import numpy as np
 from flwr.app import ArrayRecord, ConfigRecord, Message, MetricRecord
 from flwr.common import log
 from flwr.serverapp import Grid
-from flwr.serverapp.strategy import Result, Strategy
+from flwr.serverapp.strategy import Strategy
 
 from payloads.held_out import EVALUATIONS, REPLIES, ErrorDigits
 from payloads.record import Payload
@@ -44,8 +46,6 @@ class PayloadStrategy(Family, Strategy):
     """
 
     exchange_type: type[Exchange] = Exchange
-    # whether `start` runs this strategy, and not the `start` of a wrapper around it
-    started = False
 
     def __init__(self, training: TrainingSettings | None = None, settings: Settings | None = None) -> None:
         super().__init__(training, settings)
@@ -240,20 +240,15 @@ class PayloadStrategy(Family, Strategy):
         """Return None, since `configure_evaluate` sends no messages."""
         return None
 
-    def start(self, *args: Any, **kwargs: Any) -> Result:
-        """Run Flower's `start`, and note that no wrapper runs this strategy."""
-        self.started = True
-        return super().start(*args, **kwargs)
-
     def summary(self) -> None:
         """Log the settings.
 
         Raises:
-            SetupError: A wrapper's `start` calls this method, although the strategy does not support changed models.
+            SetupError: A wrapper of Flower calls this method, and the strategy does not support changed models.
         """
         secure = "a secure sum's replies are masked terms, not models" if self.privacy.secure_sum else ""
-        if not self.started and (objection := self.traits.objection or secure):
-            got, allowed = f"{type(self).__name__} inside another strategy", f"its own start(), since {objection}"
+        if (wrapper := _find_wrapper(self)) and (objection := self.traits.objection or secure):
+            got, allowed = f"{type(self).__name__} inside {wrapper}", f"its own start(), since {objection}"
             hint = "remove the wrapper, or wrap LocalSGD, FedProx or FastFedDA; docs/flower-mods.md lists all"
             raise SetupError("wrapper", got=got, allowed=allowed, hint=hint)
         log(INFO, "\t%s: %s %s", type(self).__name__, self.shown_settings(), self.settings or "")
@@ -261,3 +256,17 @@ class PayloadStrategy(Family, Strategy):
     def shown_settings(self) -> object:
         """Return the common settings that have an effect, for the log."""
         return self.training
+
+
+def _find_wrapper(strategy: Strategy) -> str:
+    """Return the class of Flower's wrapper whose ``summary`` calls the ``summary`` of a strategy; "" if none does.
+
+    Flower gives a strategy no other sign of a wrapper.
+    """
+    frame: FrameType | None = sys._getframe(1)
+    while frame is not None and frame.f_code.co_name == "summary":
+        owner = type(frame.f_locals.get("self"))
+        if owner.__module__.startswith("flwr.") and owner is not type(strategy):
+            return owner.__name__
+        frame = frame.f_back
+    return ""

@@ -207,7 +207,9 @@ def test_a_mod_of_the_model_is_refused_in_the_handshake(strategy: str, reason: s
 def test_a_wrapper_is_refused_before_any_message(wrapper: str, strategy: str) -> None:
     wrap, _ = WRAPPERS[wrapper]
     name = ALGORITHMS[strategy].strategy.__name__
-    with refuses(StrategyError, f"wrapper: got {name} inside another strategy, .*remove the wrapper, or wrap LocalSGD"):
+    with refuses(
+        StrategyError, f"wrapper: got {name} inside DifferentialPrivacy.*remove the wrapper, or wrap LocalSGD"
+    ):
         run(strategy, wrap=wrap(0.0))
 
 

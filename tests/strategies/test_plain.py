@@ -223,7 +223,6 @@ def test_plain_clients_exclude_privacy_settings_and_too_few_nodes() -> None:
     for setting in ("secure-sum", "epsilon"):
         strategy = LocalSGD(clients="message")
         strategy.privacy = PrivacySettings.model_validate({setting: True if setting == "secure-sum" else 1.0})
-        strategy.started = True
         with refuses(StrategyError, f"privacy: got privacy.{setting} with plain clients"):
             run(strategy, app_of())
     training = TrainingSettings(min_train_nodes=4, handshake_timeout=0.1)
