@@ -21,6 +21,7 @@ from apps.sites.fingerprints import add_fingerprint
 from apps.sites.state_store import base_folder, client_folder
 from clients.base import Site
 from clients.finding_counts import count_findings
+from clients.fine_tuning import fine_tune
 from clients.held_out import measure_errors, score
 from clients.local_norms import put_norms
 from clients.set_counts import count_sets
@@ -32,6 +33,7 @@ from payloads.held_out import (
     OF_FINDINGS,
     OF_SETS,
     OF_TIMES,
+    OF_TUNED,
     FindingEdges,
     ScoreCounts,
     ScoreEdges,
@@ -43,8 +45,8 @@ from problems.files import make_folder
 from problems.models import FlatModel
 from problems.models.networks import network_names
 
-# the file of a site's model with its own batch norms, beside its memory
-OWN_MODEL = "model.safetensors"
+# the files of a site's model with its own batch norms, and of its fine-tuned model, beside its memory
+OWN_MODEL, TUNED_MODEL = "model.safetensors", "fine-tuned.safetensors"
 app = ClientApp()
 drop_log_colors()
 
@@ -135,7 +137,10 @@ def measure(work: Work) -> Steps:
     model, parameters = resources.skeleton(work.run, tuple(site.features.shape[1:])), request.parameters
     if model.keeps_norms:
         parameters = put_norms(model, parameters, work.client.state)
-        save_own_model(work, model, parameters)
+        if request.config[ROUND] == work.run.training.num_server_rounds:
+            save_own_model(work, model, parameters, OWN_MODEL)
+    if phase in OF_TUNED:
+        parameters = tune(work, model, site)
     if phase in OF_TIMES:
         timed, diverged = count_times(model, parameters, site, phase, summed=summed)
         return _answer(timed, int(timed.counts.sum()), request, diverged)
@@ -159,21 +164,39 @@ def measure(work: Work) -> Steps:
     return _answer(counts, int(counts.negatives.sum() + counts.positives.sum()), request, diverged)
 
 
-def save_own_model(work: Work, model: FlatModel, parameters: list[FloatArray]) -> None:
-    """Save the last round's model with the site's batch norms, if the run stores clients' memories on this disk.
+def tune(work: Work, model: FlatModel, site: Site) -> list[FloatArray]:
+    """Fine-tune the request's model on the site's rows, and save the result at the site.
+
+    Raises:
+        ValueError: The run config does not ask for fine-tuning.
+    """
+    steps, config = work.run.evaluation.fine_tune_steps, work.request.config
+    if not steps:
+        raise ValueError("the server requested a fine-tuned model in a run with fine-tune-steps=0")
+    # a client would take the question about scores for its own record
+    state, parameters = work.client.state if model.keeps_norms else None, work.request.parameters
+    with resources.turn(model, site):
+        tuned = fine_tune(model, parameters, site, work.run.training, steps, int(config[ROUND]), state)
+    save_own_model(work, model, tuned, TUNED_MODEL)
+    return tuned
+
+
+def save_own_model(work: Work, model: FlatModel, parameters: list[FloatArray], file: str) -> None:
+    """Save the site's own model, if the run stores clients' files on this disk.
 
     Args:
         work: The request to evaluate.
         model: The network.
         parameters: The flat arrays of the site's model.
+        file: The file's name.
     """
     config, names = work.request.config, network_names(model.module)
     base = base_folder(work.node, work.request.local)
-    if base is not None and RUN_TOKEN in config and config[ROUND] == work.run.training.num_server_rounds:
+    if base is not None and RUN_TOKEN in config:
         folder = client_folder(base, str(config[RUN_TOKEN]), work.partition)
         make_folder(folder, private=True)
         arrays = {names[name]: value for name, value in model.name_arrays(parameters).items()}
-        write_tensors(folder / OWN_MODEL, arrays, {"format": "pt"}, private=True)
+        write_tensors(folder / file, arrays, {"format": "pt"}, private=True)
 
 
 def _answer(payload: Payload, rows: int, request: Request, altered: bool) -> Answer:

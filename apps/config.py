@@ -40,6 +40,7 @@ from apps.run_config.settings import (
 from methods.adam import ADAM_STEP
 from payloads.settings import CYCLIC, UNIFORM, PrivacySettings, Settings, TrainingSettings, describe_allowed, kebab
 from problems.data import SPARSE_LOGISTIC, UNLABELLED, DataError, DataSpec, validate
+from problems.data.partitions import keeps_sites
 from problems.data.spec import OWN, TABLES, is_hub
 from problems.errors import InputError, did_you_mean
 from problems.importing import is_dotted
@@ -182,6 +183,8 @@ def parse_run_config(flat: Mapping[str, Scalar]) -> RunConfig:
     training = family.adapt_training(training)
     if training.server_optimizer != "none":
         _check_server_optimizer(run, training, algorithm)
+    if evaluation.fine_tune_steps:
+        _check_fine_tuning(evaluation, tables[PRIVACY], spec)
     if run.batch_norm == LOCAL_NORMS:
         _check_local_norms(run, algorithm, spec, evaluation)
     privacy = tables[PRIVACY] if algorithm.strategy.shares_model else PrivacySettings()
@@ -242,6 +245,30 @@ def _check_server_optimizer(run: RunSettings, training: TrainingSettings, algori
         got = f"{training.server_optimizer!r} with {reason}"
         allowed = f"'none', since these strategies have a mean of whole models: {', '.join(able)}"
         raise ConfigError("server-optimizer", got=got, allowed=allowed, hint="remove server-optimizer")
+
+
+def _check_fine_tuning(evaluation: EvaluationSettings, privacy: PrivacySettings, spec: DataSpec) -> None:
+    """Check that each site has rows that measure its fine-tuned model, and may reveal the result."""
+    for got, reason, hint in (
+        (
+            "" if keeps_sites(spec) or (spec.partition == OWN and not spec.data_dir) else "rows of no single site",
+            "each model is measured on its site's rows",
+            "set partition to natural or own, and data-dir to '' with own",
+        ),
+        (
+            "privacy.secure-sum" if privacy.secure_sum else "",
+            "a secure sum has no figures of single sites",
+            "set privacy.secure-sum to false",
+        ),
+        (
+            "privacy.epsilon" if privacy.epsilon else "",
+            "the budget covers only training in the run",
+            "set privacy.epsilon to 0",
+        ),
+    ):
+        if got:
+            got, allowed = f"{evaluation.fine_tune_steps} with {got}", f"0, since {reason}"
+            raise ConfigError("fine-tune-steps", got=got, allowed=allowed, hint=f"{hint}, or remove fine-tune-steps")
 
 
 def _check_local_norms(run: RunSettings, algorithm: Algorithm, spec: DataSpec, evaluation: EvaluationSettings) -> None:

@@ -293,6 +293,7 @@ class Training:
         """
         checkpoints = bool(self.config.training.checkpoint_every)
         memory = self.config.algorithm.client.memory is not None or self.config.run.batch_norm == LOCAL_NORMS
+        memory = memory or bool(self.config.evaluation.fine_tune_steps)
         if not memory or (self.strategy.shares_model and not checkpoints):
             return
         self.strategy.extra_config = {RUN_TOKEN: self.directory.token}

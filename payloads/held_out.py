@@ -32,14 +32,17 @@ OF_SETS = (*OF_GROUPS, IMPORTANCE_COUNTS, TEST_IMPORTANCE_COUNTS)
 # If rows have several labels, the findings, other exchanges count the rows in which each finding is known.
 FINDING_COUNTS, TEST_FINDING_COUNTS = "finding-counts", "test-finding-counts"
 OF_FINDINGS = (FINDING_COUNTS, TEST_FINDING_COUNTS)
+# At the end of a run, a site may count the scores of the model after its own further steps.
+TUNED_COUNTS, TEST_TUNED_COUNTS = OF_TUNED = ("tuned-counts", "test-tuned-counts")
 OF_TEST_ROWS = (
     TEST_SCORE_COUNTS,
     TEST_SUBGROUP_COUNTS,
     TEST_IMPORTANCE_COUNTS,
     TEST_TIME_COUNTS,
     TEST_FINDING_COUNTS,
+    TEST_TUNED_COUNTS,
 )
-EVALUATIONS = (SCORE_COUNTS, TEST_SCORE_COUNTS, *OF_SETS, *OF_TIMES, *OF_FINDINGS)
+EVALUATIONS = (SCORE_COUNTS, TEST_SCORE_COUNTS, *OF_SETS, *OF_TIMES, *OF_FINDINGS, *OF_TUNED)
 COLUMN = "column"
 # the number of sums in `ErrorDigits`: the fields of `problems.number_metrics.ErrorSums`
 SUMS = 7

@@ -15,6 +15,7 @@ from apps.evaluation.after import IMPORTANCE, SUBGROUPS, describe_groups, descri
 from apps.evaluation.bounded import BoundWatch, StallWatch
 from apps.evaluation.models import RowEvaluation, ScoreEvaluator
 from apps.evaluation.networks import add_errors
+from apps.evaluation.personal import SITE_MODELS, describe_models
 from apps.evaluation.selection import Choice, choice_of, measure
 from apps.evaluation.sets import column_names, sets_of_run
 from apps.evaluation.site_figures import ROUND_FIGURES, describe, describe_round, has_probabilities
@@ -30,7 +31,9 @@ from payloads.held_out import (
     TEST_FINDING_COUNTS,
     TEST_SCORE_COUNTS,
     TEST_TIME_COUNTS,
+    TEST_TUNED_COUNTS,
     TIME_COUNTS,
+    TUNED_COUNTS,
 )
 from payloads.record import FloatArray
 from problems.binned_scores import codes
@@ -174,9 +177,20 @@ class Measurement:
         if "" in evaluator.tallies:
             figures, tally = self._describe_label("", evaluator.tallies[""])
             entries |= figures
+            if self.config.evaluation.fine_tune_steps:
+                entries[SITE_MODELS] = self._describe_personal(evaluator, models[""])
             return entries | self._describe_sets(evaluator, models[""], tally, entries), tally
         found = {name: self._describe_label(name, tally)[0] for name, tally in evaluator.tallies.items()}
         return entries | {"findings": found} | left_out(self.cells.withheld), None
+
+    def _describe_personal(self, evaluator: Evaluator, arrays: list[FloatArray]) -> list[dict[str, Any]]:
+        """Let each site fine-tune a model, and return the figures of both models on the site's rows."""
+        config, strategy = self.config, self.strategy
+        assert isinstance(strategy, MethodStrategy)
+        phase = TEST_TUNED_COUNTS if config.evaluation.tests else TUNED_COUNTS
+        common = evaluator.tallies[""]
+        (tuned,) = count_scores(strategy, self.server_round, arrays, phase)
+        return describe_models(common, tuned, config, strategy.roster.reports)
 
     def _describe_label(self, name: str, tally: Tally) -> tuple[dict[str, Any], Tally]:
         """Return the entries about a finding, or about the single label, "", and its tally with the calibration."""

@@ -81,7 +81,7 @@ def describe(
             figures["confusion"] = cells.hide(rows.places[0], rows.confusion(threshold["score"]))
         return figures
 
-    sites, few = _sites(tally, config, cells)
+    sites, few = list_sites(tally, config, cells)
     everyone, listed = (
         entry(tally.total()),
         [{"partition": site.places[0], "name": reports[site.places[0]].label, **entry(site)} for site in sites],
@@ -135,12 +135,12 @@ def describe_round(tally: Tally, config: RunConfig, reports: Sequence[SiteReport
 
     sites = [
         {"partition": site.places[0], **entry(site)}
-        for site in _sites(tally, config, SmallCells.of(config, reports))[0]
+        for site in list_sites(tally, config, SmallCells.of(config, reports))[0]
     ]
     return {"all": entry(tally.total()), "sites": sites}
 
 
-def _sites(tally: Tally, config: RunConfig, cells: SmallCells) -> tuple[list[Tally], int]:
+def list_sites(tally: Tally, config: RunConfig, cells: SmallCells) -> tuple[list[Tally], int]:
     """Return the rows of each known site with enough rows, and the number of sites with fewer rows.
 
     With secure sums the server knows only the sums.

@@ -12,7 +12,7 @@ from problems.data import DataSpec
 from problems.errors import InputError
 from problems.importing import is_dotted
 from problems.models import LIBRARY_FORMS, MODELS
-from problems.objectives.classification import SOFTMAX
+from problems.objectives.classification import CROSS_ENTROPY, SOFTMAX
 
 Scalar = bool | int | float | str
 
@@ -142,6 +142,12 @@ class EvaluationSettings(Settings):
         "package.module:function of labels and scores, separated by commas, or empty",
     )
 
+    fine_tune_steps: int = setting(
+        "The steps of each site's [fine-tuning](after-a-run.md#personal-models) after the run. 0: none.",
+        0,
+        ge=0,
+    )
+
     @field_validator("importance", mode="before")
     @classmethod
     def _count_repeats(cls, value: object) -> object:
@@ -243,6 +249,7 @@ class EvaluationSettings(Settings):
             ("subgroups", spec.subgroups, "''"),
             ("importance", self.importance, "0"),
             ("site-metrics-every", self.site_metrics_every if spec.findings else 0, "0"),
+            ("fine-tune-steps", self.fine_tune_steps, "0"),
         ):
             if value and spec.findings:
                 allowed = f"{none}, since these figures are of a single label"
@@ -253,6 +260,10 @@ class EvaluationSettings(Settings):
             if value and not self.site_metrics:
                 allowed = f"{none}, since without site-metrics=true a run computes no figures"
                 raise ConfigError(key, got=repr(value), allowed=allowed, hint="set site-metrics to true")
+
+        if self.fine_tune_steps and training.loss != CROSS_ENTROPY:
+            got, allowed = f"{self.fine_tune_steps} with loss {training.loss!r}", "0, since steps are on cross-entropy"
+            raise ConfigError("fine-tune-steps", got=got, allowed=allowed, hint="remove fine-tune-steps")
 
     def _check_rounds(self, evaluate_every: int) -> None:
         every, key = self.site_metrics_every, "site-metrics-every"

@@ -10,6 +10,7 @@ from flwr.common import log
 
 from apps.evaluation.after import summarise
 from apps.evaluation.metric_names import better, format_metric, format_metrics
+from apps.evaluation.personal import models_in_words
 from apps.evaluation.site_figures import describe_in_words
 from apps.run_config.algorithm import RunConfig
 from apps.run_directory.artifacts import RunDirectory
@@ -166,7 +167,7 @@ class History:
 
     def tell_result(self, result: Mapping[str, Any], config: RunConfig) -> None:
         """Log the figures of sites and, in the last line, the metrics and the sites that dropped out."""
-        for text in (*describe_in_words(result, config), *summarise(result)):
+        for text in (*describe_in_words(result, config), *models_in_words(result), *summarise(result)):
             log(INFO, "%s", text)
         missing = in_words(result["dropped"], result["rounds"], result["site_names"])
         level, outcome = (WARNING, WITH_MISSING) if missing else (INFO, "finished")

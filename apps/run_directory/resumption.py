@@ -23,6 +23,7 @@ _FREE_KEYS = {
     "site-metrics",
     "site-metrics-every",
     "importance",
+    "fine-tune-steps",
     "subgroups",
     "checkpoint-every",
     "max-retries",

@@ -34,7 +34,7 @@ from apps.sites.settings import DIALECT, SiteConfig
 from clients.base import Site, Trained
 from payloads.handshake import LONGEST_LABEL, MOST_LABELS, Scaling, SiteReport, encode_name, encode_names
 from payloads.site_names import fit_names, label_site
-from problems.data import OWN, DataError, DataSpec, Preprocessing, SiteRows, read_own
+from problems.data import OWN, DataError, DataSpec, FederatedData, Preprocessing, Samples, SiteRows, read_own
 from problems.data.agreement import Agreed
 from problems.data.dialect import Dialect
 from problems.data.own import feature_columns
@@ -239,13 +239,39 @@ def _with_least_cell(site: Site, least: int) -> Site:
     return replace(site, least_cell=least)
 
 
+def _count_classes(samples: Samples) -> NDArray[np.int64]:
+    return np.array([len(samples.negatives), len(samples.positives)])
+
+
+def _evaluated_rows(data: FederatedData, partition_id: int) -> tuple[Samples, Samples | None]:
+    """Return a client's rows that evaluate the rounds' models, and its test rows if the former are validation rows."""
+
+    def select(rows: Samples) -> Samples:
+        return rows.select(np.flatnonzero(rows.sites == partition_id))
+
+    return select(data.evaluated), None if data.validation is None else select(data.test)
+
+
+@lru_cache(maxsize=65536)
+def _with_evaluated_rows(own: Site, data: FederatedData) -> Site:
+    """Return a client's rows with the rows on which it measures its fine-tuned model."""
+    held_out, test = (
+        None if rows is None else Site.of_samples(own.partition_id, rows, own.features.dtype, own.features.device)
+        for rows in _evaluated_rows(data, own.partition_id)
+    )
+    return replace(own, held_out=held_out, test=test)
+
+
 class RowSites(Sites):
     """The data of clients that have different rows with the same features. A node's process caches its rows."""
 
     def hold(self, config: RunConfig, context: Context, partition: tuple[int, int], scaling: Scaling | None) -> Site:
         partition_id, num_partitions = partition
         if not reads_own(config):
-            return augment_site(config, site(config, num_partitions, partition_id))
+            own = site(config, num_partitions, partition_id)
+            if config.evaluation.fine_tune_steps:
+                own = _with_evaluated_rows(own, federated_data(config.data, num_partitions))
+            return augment_site(config, own)
         rows, agreed = own_rows(config, context.node_config, partition_id), find_scales(scaling)
         arrays = {} if scaling is None else scaling.arrays()
         same = _Same(agreed, tuple((name, array.tobytes()) for name, array in arrays.items()))
@@ -273,11 +299,19 @@ class RowSites(Sites):
         data = federated_data(config.data, partition[1])
         samples = data.client(partition[0])  # no tensors before a site trains
         check_outcomes(config, samples)
-        counts = np.array([len(samples.negatives), len(samples.positives)])
+        counts = _count_classes(samples)
         names = fit_names(data.site_names)
         name = encode_name(names[partition[0]]) if names else None
         findings = None if samples.findings is None else samples.findings.counts
-        return SiteReport(identity=np.array(partition), class_counts=counts, finding_counts=findings, name=name)
+        held_out, test = _evaluated_rows(data, partition[0]) if config.evaluation.fine_tune_steps else (None, None)
+        return SiteReport(
+            identity=np.array(partition),
+            class_counts=counts,
+            finding_counts=findings,
+            name=name,
+            held_out_counts=None if held_out is None else _count_classes(held_out),
+            test_counts=None if test is None else _count_classes(test),
+        )
 
     def model(self, config: RunConfig, site: Held) -> Trained:
         assert isinstance(site, Site)

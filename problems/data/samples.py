@@ -375,8 +375,8 @@ class Samples:
         """The indices of the samples labelled 0, ascending. All indices if the labels are numbers."""
         return np.flatnonzero(self.labels == 0) if not self.numeric else np.arange(len(self))
 
-    def select(self, rows: slice) -> "Samples":
-        """Return consecutive samples, without a copy and without sites."""
+    def select(self, rows: slice | NDArray[np.int64]) -> "Samples":
+        """Return some samples without their sites. Consecutive samples, of a slice, are not copied."""
         offsets = None if self.offsets is None else self.offsets[rows]
         periods = None if self.periods is None else self.periods[rows]
         findings = None if self.findings is None else self.findings[rows]

@@ -6,6 +6,7 @@ import json
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
@@ -14,6 +15,7 @@ from apps.run_directory.artifacts import MATPLOTLIB
 from problems.delong import PairedDifference
 from problems.errors import importable
 from problems.files import write_atomic
+from simulations.baselines.personal import show_models
 from simulations.baselines.picture import draw_joining
 from simulations.results.compare import UNCOMPARED
 from simulations.results.output import Table, format_count, format_metric, metric_cell
@@ -72,6 +74,7 @@ class Baselines:
         alone: The reference of each site, trained on this site's rows.
         notes: Sentences about the references' samples, penalties and selection.
         interval: The 95 % interval of the run's main metric. None: the run has not measured it.
+        personal: The entries ``site_models`` of result.json. Empty without fine-tuning.
     """
 
     metric: str
@@ -81,6 +84,7 @@ class Baselines:
     alone: list[Result]
     notes: Sequence[str] = ()
     interval: tuple[float, float] | None = None
+    personal: Sequence[dict[str, Any]] = ()
 
     @property
     def results(self) -> list[Result]:
@@ -108,7 +112,8 @@ class Baselines:
         columns += [f"federated {self.metric} minus reference", "95 % interval", "federated is"]
         table = Table(f"evaluated on {self.where}", columns, cells).text()
         failed = [f"{result.name}: {result.reason}" for result in self.results if result.reason]
-        return "\n".join([table, *failed, *self.notes, self.verdict()])
+        personal = [show_models(self.personal)] if self.personal else []
+        return "\n".join([table, *failed, *self.notes, *personal, self.verdict()])
 
     def verdict(self) -> str:
         """Return the run's standing against the sites alone and against all rows in one place, in one line."""

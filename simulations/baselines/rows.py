@@ -141,21 +141,23 @@ def gather(
     if schema is None:
         data = resources.federated_data(config.data, clients)
         test, columns, sample_format = (data.test if tested else data.evaluated), data.columns, data.sample_format
+        places = test.sites
         everyone = data.validation if tested else None
         if everyone is not None and everyone.sites is not None:
             validation = [_take(everyone, everyone.sites == partition) for partition in range(clients)]
     else:
         columns, sample_format = schema.preprocessing, format_of(config, schema)
         if config.data.data_dir:
-            test = server_samples(config, schema)
+            test, places = server_samples(config, schema), None
         else:
             parts = [_open_rows(site.test if tested else site.held_out, site.least_cell) for site in sites]
             test = _concatenate([part for part in parts if part is not None])
+            places = np.repeat(np.arange(len(parts)), [0 if part is None else len(part) for part in parts])
         if tested:
             validation = [_open_rows(site.held_out, site.least_cell) for site in sites]
         shares = [rows for rows in validation if rows is not None]
         everyone = _concatenate(shares) if shares else None
-    test = Samples(as_float32(test.features), test.labels, periods=test.periods, findings=test.findings)
+    test = Samples(as_float32(test.features), test.labels, places, periods=test.periods, findings=test.findings)
     pooled = Rows(_join(sites), test, everyone)
     alone = [
         Rows(_join([site]), test, own if own is not None and has_outcomes(own) else None)

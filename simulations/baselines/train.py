@@ -15,6 +15,7 @@ from payloads.site_names import label_site
 from problems.data import UNLABELLED
 from simulations.baselines.comparison import FEDERATED, POOLED, Baselines, Result
 from simulations.baselines.measuring import concordance_interval
+from simulations.baselines.personal import add_alone
 from simulations.baselines.rows import Rows, gather
 from simulations.baselines.trainer import Trainer
 from simulations.results.records import read_run
@@ -93,5 +94,7 @@ def train_baselines(
     if config.data.has_times and trainer.scores is not None:
         interval = concordance_interval(gathered.pooled.test, trainer.scores)
     baselines = Baselines(trainer.metric, where, federated, pooled, alone, trainer.notes(), interval)
+    models = add_alone(run, out / "baselines", gathered.pooled.test)
+    baselines = replace(baselines, personal=models)
     baselines.save(out, picture=config.run.pictures)
     return baselines

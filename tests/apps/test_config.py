@@ -123,7 +123,7 @@ def valid(key: str) -> st.SearchStrategy[Any]:
         "threshold-at": st.just(""),  # needs validation rows; like the next key, not available for every strategy
         "calibration": st.just("none"),
         "site-metrics": st.just(False),
-        **dict.fromkeys(("site-metrics-every", "importance"), st.just(0)),  # need the key above
+        **dict.fromkeys(("site-metrics-every", "importance", "fine-tune-steps"), st.just(0)),  # need the key above
         "vfb2.score-run": st.just(""),  # allows one round only
         "privacy.secure-sum": st.just(False),  # not available for every strategy
         "privacy.epsilon": st.just(0.0),  # not available for every strategy
