@@ -34,7 +34,7 @@ from strategies.rounds.replies import Reply, SiteStates
 
 # the settings that have an effect with plain clients, which choose all others themselves
 SERVER_KEYS = {
-    *("fraction_train", "min_train_nodes", "replace_dropped", "round_timeout"),
+    *("fraction_train", "client_sampling", "min_train_nodes", "replace_dropped", "round_timeout"),
     *("client_weights", "aggregation", "trim_fraction", "norm_bound", "seed", "handshake_timeout"),
     *("server_optimizer", "server_learning_rate", "server_momentum", "server_second_momentum", "server_tau"),
 }
