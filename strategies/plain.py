@@ -98,7 +98,7 @@ class PlainStrategy(PayloadStrategy):
     ) -> None:
         super().__init__(training, settings)
         if clients not in CLIENTS:
-            hint = "set clients to message or numpy for plain clients"
+            hint = "choose message or numpy for plain clients"
             raise InputError("clients", got=repr(clients), allowed=", ".join(CLIENTS), hint=hint)
         self.clients, self._evaluated = clients, True
         self.plain: PlainModel | None = None
@@ -123,7 +123,7 @@ class PlainStrategy(PayloadStrategy):
             return super().join(grid)
         if self.privacy.secure_sum or self.privacy.epsilon:
             got = f"privacy.{'secure-sum' if self.privacy.secure_sum else 'epsilon'} with plain clients"
-            hint = f"remove it, or set clients to {FLORILEGIUM}"
+            hint = f"remove it, or create the strategy with {FLORILEGIUM} clients"
             raise SetupError("privacy", got=got, allowed="no privacy setting that the clients must obey", hint=hint)
         nodes = self._wait_for_nodes(grid)
         if nodes != self.roster.node_ids:
