@@ -69,17 +69,32 @@ class SampleObjective:
         scores, pull = self.model.forward(w, batch[0])
         pull(self._slopes(scores, batch), into=w, alpha=-eta)
 
+    def measure(
+        self, w: Float[Tensor, "*stack d"], batch: Batch
+    ) -> tuple[Float[Tensor, "*stack"], Float[Tensor, "*stack d"]]:
+        """Return the mean loss of a batch at w, and its gradient, which is valid until the next call."""
+        assert self.loss is not None
+        scores, pull = self.model.forward(w, batch[0])
+        gradient = pull(self._slopes(scores, batch))
+        loss = self.loss.each(add_offsets(scores, batch), batch[1]).mean(-1)
+        return loss, gradient if self.adjust is None else self.adjust(gradient, w)
+
     def _slopes(
         self, scores: Float[Tensor, "*stack b"], batch: Batch, slope: Slope | None = None
     ) -> Float[Tensor, "*stack b"]:
         """Return the derivatives of the mean loss with respect to the scores, to which the offsets are added."""
-        _, labels, *offsets = batch
-        for offset in offsets:
-            scores = scores + offset
+        labels, scores = batch[1], add_offsets(scores, batch)
         if slope is None:
             assert self.loss is not None
             slope = self.loss.slope
         return slope(scores, labels).div_(labels.shape[-1] or 1)
+
+
+def add_offsets(scores: Float[Tensor, "*stack b"], batch: Batch) -> Float[Tensor, "*stack b"]:
+    """Return the scores with the batch's offsets, if it has any."""
+    for offset in batch[2:]:
+        scores = scores + offset
+    return scores
 
 
 class HazardObjective(SampleObjective):

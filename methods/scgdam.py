@@ -212,7 +212,7 @@ def count_duals(plan: Plan[SCGDAMSettings]) -> int:
     return 1 if plan.finding_counts is None else plan.finding_counts.shape[1]
 
 
-def tell(x: Float[np.ndarray, "d"], state: CompositionalState | None, plan: Plan[SCGDAMSettings]) -> SCGDAMDown:
+def make_down(x: Float[np.ndarray, "d"], state: CompositionalState | None, plan: Plan[SCGDAMSettings]) -> SCGDAMDown:
     means = {} if state is None else {**state.arrays(), "inner": state.inner[: -count_duals(plan)]}
     return SCGDAMDown(population=count_population(plan), **means)
 
@@ -259,7 +259,7 @@ def check_lengths(record: CompositionalUp, model: Sequence[FloatArray], plan: Pl
 LOCAL_SCGDAM = make_method(
     ClientHalf(take_compositional, draw_next, start, step, finish),
     ServerHalf(
-        tell=tell,
+        tell=make_down,
         update=update,
         views=view_inner,
         headline=lambda settings: INNER if settings.headline == INNER else "",

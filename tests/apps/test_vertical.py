@@ -111,7 +111,7 @@ def test_parties_reach_each_other_by_tcp(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("config", "told"),
+    ("config", "words"),
     [
         ({"dtype": "float32"}, "dtype: got 'float32', allowed: 'float64', since strategy 'vfb2-sgd'"),
         ({"partition": "dirichlet"}, "partition: got 'dirichlet', allowed: iid or consecutive"),
@@ -125,8 +125,8 @@ def test_parties_reach_each_other_by_tcp(tmp_path: Path) -> None:
         ({"vfb2.problem": "ridge", "vfb2.label-epsilon": 1.0}, "vfb2.label-epsilon: got 1.0, allowed: 0"),
     ],
 )
-def test_what_has_no_meaning_for_columns_is_refused(config: dict[str, Scalar], told: str) -> None:
-    with refuses(ConfigError, told):
+def test_what_has_no_meaning_for_columns_is_refused(config: dict[str, Scalar], words: str) -> None:
+    with refuses(ConfigError, words):
         parse_run_config({**KEYS, **config})
 
 
