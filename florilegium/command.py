@@ -1,4 +1,7 @@
-"""The command ``florilegium``: `simulations.__main__`'s commands, ``doctor`` and ``deal``. It runs in any folder."""
+"""The command ``florilegium``: `simulations.__main__`'s commands, ``doctor``, ``deal``, ``provision`` and ``kit``.
+
+It runs in any folder.
+"""
 
 from __future__ import annotations
 
@@ -29,7 +32,12 @@ def main() -> None:
     from apps.parties.dealing import deal
     from simulations.__main__ import cli
     from simulations.__main__ import main as run
+    from simulations.kits.command import kit, provision
 
     cli.command("deal")(deal)
+    cli.command("provision")(provision)
+    cli.add_typer(
+        kit, name="kit", help="Start the SuperLink or SuperNode of a startup kit, make its keys, start a run."
+    )
     cli.add_typer(doctor, name="doctor", help="Check the installation of a site or a SuperLink.")
     run()

@@ -239,6 +239,7 @@ TABLES: dict[str, Any] = {name: field.annotation for name, field in SiteConfig.m
 KEYS = {
     kebab(name): SiteKey(table, field) for table, model in TABLES.items() for name, field in model.model_fields.items()
 }
+PATHS = frozenset(key for key, row in KEYS.items() if row.field.annotation == Path | None)
 FIXED = tuple(key for key, row in KEYS.items() if row.field.description == _FIXES)
 
 

@@ -14,7 +14,7 @@ from flwr.app import Context
 from pydantic import ValidationError
 
 from apps.run_config.settings import ConfigError, Scalar
-from apps.sites.settings import CHANGE, KEYS, TABLES, SiteConfig, list_faults
+from apps.sites.settings import CHANGE, KEYS, PATHS, TABLES, SiteConfig, list_faults
 from apps.sites.staying import SITE_CONFIG
 from payloads.flower_internals import make_twin
 from payloads.settings import kebab
@@ -62,7 +62,7 @@ def effective(node: Mapping[str, Scalar]) -> dict[str, Scalar]:
 
 
 def read_site(node: Mapping[str, Scalar]) -> dict[str, Scalar]:
-    """Return the keys of the file that a node config names. {} if it names no file.
+    """Return the keys of the file that a node config names. {} if it names no file. All paths are absolute.
 
     Args:
         node: The node config.
@@ -93,7 +93,16 @@ def read_site(node: Mapping[str, Scalar]) -> dict[str, Scalar]:
         faults += list_faults(error)
     if faults:
         raise ConfigError.join([fault.at(str(path)) for fault in faults])
-    return {key: value for table in tables.values() for key, value in table.items()}
+    return {
+        key: _start_at(path.parent, value) if key in PATHS else value
+        for table in tables.values()
+        for key, value in table.items()
+    }
+
+
+def _start_at(folder: Path, text: str) -> str:
+    """Return the path of a file's key. A relative path starts at the folder of the file."""
+    return text if text.startswith("~") else str(folder / text)
 
 
 def _regroup(content: Mapping[str, Any]) -> tuple[dict[str, dict[str, Any]], list[ConfigError]]:

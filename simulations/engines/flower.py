@@ -14,6 +14,7 @@ import sys
 import tempfile
 import time
 from collections.abc import Mapping
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -65,35 +66,105 @@ def run_with_flower(
         FlowerError: The run was refused, failed or was stopped.
         MissingExtraError: Ray is not installed.
     """
-    if not (PROJECT / "pyproject.toml").exists():
-        got = f"flower, but {PROJECT} contains no pyproject.toml"
-        allowed = "flower only in a Git checkout of the project"
-        hint = "remove --engine, or install the project from a Git checkout"
-        raise ConfigError("--engine", got=got, allowed=allowed, hint=hint)
+    require_checkout("--engine flower")
     require("--engine flower", "simulation", "ray")
-    with tempfile.TemporaryDirectory() as folder:
-        overrides = Path(folder) / "run-config.toml"
-        overrides.write_text(tomli_w.dumps(nest(run_config)), encoding="utf-8")
-        federation = federation_config(num_clients, together=together, client_gpus=client_gpus)
-        submitted = _flwr_json("run", str(PROJECT), "--run-config", str(overrides), "--federation-config", federation)
-    run_id = str(submitted[RUN_ID])
-    # The log ends when the run ends. Polling the status instead would start a Python process each time.
-    output = subprocess.DEVNULL if quiet else None
-    follower = subprocess.Popen(
-        _flwr("log", run_id, "--stream"), cwd=PROJECT, env=_environment(), stdout=output, stderr=output
-    )
-    try:
-        follower.wait()
-        status, details = _wait(run_id)
-    except KeyboardInterrupt:
-        subprocess.run(_flwr("stop", run_id), env=_environment(), check=False, capture_output=True)
-        raise
-    finally:
-        if follower.poll() is None:
-            follower.kill()
+    federation = federation_config(num_clients, together=together, client_gpus=client_gpus)
+    Flwr(_environment(), quiet=quiet).run(PROJECT, run_config, "--federation-config", federation)
+
+
+def require_checkout(option: str) -> None:
+    """Check that the project is a Git checkout.
+
+    Raises:
+        ConfigError: It is not: ``flwr run`` needs its pyproject.toml.
+    """
+    if not (PROJECT / "pyproject.toml").exists():
+        got = f"{option}, but {PROJECT} contains no pyproject.toml"
+        hint = f"remove {option}, or install the project from a Git checkout"
+        raise ConfigError(option, got=got, allowed=f"{option} only in a Git checkout of the project", hint=hint)
+
+
+@dataclass(frozen=True)
+class Flwr:
+    """The command ``flwr``.
+
+    Attributes:
+        environment: The environment variables.
+        connection: The name of the connection to a SuperLink. "": the default.
+        quiet: Whether to hide Flower's log.
+    """
+
+    environment: Mapping[str, str]
+    connection: str = ""
+    quiet: bool = False
+
+    def run(self, app: Path, run_config: Mapping[str, bool | int | float | str], *options: str) -> None:
+        """Submit a run, and return when it has completed. An interrupt stops the run.
+
+        Args:
+            app: The folder of the Flower app.
+            run_config: The flat run config.
+            options: Further options of ``flwr run``.
+
+        Raises:
+            FlowerError: The run was refused, failed or was stopped.
+        """
+        to = [self.connection] if self.connection else []
+        with tempfile.TemporaryDirectory() as folder:
+            overrides = Path(folder) / "run-config.toml"
+            overrides.write_text(tomli_w.dumps(nest(run_config)), encoding="utf-8")
+            submitted = self.ask("run", str(app), *to, "--run-config", str(overrides), *options)
+        run_id = str(submitted[RUN_ID])
+        # The log ends when the run ends. Polling the status instead would start a Python process each time.
+        output = subprocess.DEVNULL if self.quiet else None
+        words = [*_flwr("log", run_id, *to), "--stream"]
+        follower = subprocess.Popen(words, cwd=PROJECT, env=self.environment, stdout=output, stderr=output)
+        try:
             follower.wait()
-    if status != COMPLETED:
-        raise FlowerError(f"Flower's run {run_id} ended with status {status}{': ' + details if details else ''}")
+            status, details = self._wait(run_id, to)
+        except KeyboardInterrupt:
+            subprocess.run(_flwr("stop", run_id, *to), env=self.environment, check=False, capture_output=True)
+            raise
+        finally:
+            if follower.poll() is None:
+                follower.kill()
+                follower.wait()
+        if status != COMPLETED:
+            raise FlowerError(f"Flower's run {run_id} ended with status {status}{': ' + details if details else ''}")
+
+    def _wait(self, run_id: str, to: list[str]) -> tuple[str, str]:
+        while True:
+            run = self.ask("list", *to, "--run-id", run_id)[RUNS][0]
+            if run[STATUS] not in UNFINISHED:
+                return str(run[STATUS]), str(run.get(DETAILS) or "")
+            time.sleep(POLL_SECONDS)
+
+    def ask(self, *arguments: str) -> Any:
+        """Return the answer of a command of ``flwr``.
+
+        Args:
+            arguments: The words after ``flwr``.
+
+        Raises:
+            FlowerError: The command has failed. The text has Flower's reason.
+        """
+        done = subprocess.run(
+            _flwr(*arguments, "--format", "json"),
+            cwd=PROJECT,  # a new SuperLink stays in this folder, which Ray puts first in the module search path
+            env=self.environment,
+            capture_output=True,
+            text=True,
+            check=False,
+        )
+        try:
+            answer = json.loads(done.stdout)
+        except json.JSONDecodeError:
+            answer = None
+        if done.returncode != 0 or not isinstance(answer, dict) or answer.get(SUCCESS) is False:
+            message = answer.get(ERROR_MESSAGE) if isinstance(answer, dict) else None
+            reason = message or done.stderr.strip() or done.stdout.strip()
+            raise FlowerError(f"flwr {arguments[0]} failed: {' '.join(reason.split())}")
+        return answer
 
 
 def federation_config(num_clients: int, *, together: bool = False, client_gpus: float = 0.0) -> str:
@@ -131,14 +202,6 @@ def gpu_share(device: str) -> float:
     return math.floor(1e4 * min(1.0, torch.cuda.device_count() / (os.cpu_count() or 1))) / 1e4
 
 
-def _wait(run_id: str) -> tuple[str, str]:
-    while True:
-        run = _flwr_json("list", "--run-id", run_id)[RUNS][0]
-        if run[STATUS] not in UNFINISHED:
-            return str(run[STATUS]), str(run.get(DETAILS) or "")
-        time.sleep(POLL_SECONDS)
-
-
 def _flwr(*arguments: str) -> list[str]:
     beside = Path(sys.executable).with_name("flwr")
     return [str(beside) if beside.exists() else "flwr", *arguments]
@@ -149,23 +212,3 @@ def _environment() -> dict[str, str]:
     # Flower does not find flower-superlink if no environment is activated.
     path = os.pathsep.join([str(Path(sys.executable).parent), os.environ.get("PATH", "")])
     return {**os.environ, NO_INSTALLATION: "1", "PATH": path}
-
-
-def _flwr_json(*arguments: str) -> Any:
-    done = subprocess.run(
-        _flwr(*arguments, "--format", "json"),
-        cwd=PROJECT,  # a new SuperLink stays in this folder, and Ray puts the folder first in the module search path
-        env=_environment(),
-        capture_output=True,
-        text=True,
-        check=False,
-    )
-    try:
-        answer = json.loads(done.stdout)
-    except json.JSONDecodeError:
-        answer = None
-    if done.returncode != 0 or not isinstance(answer, dict) or answer.get(SUCCESS) is False:
-        message = answer.get(ERROR_MESSAGE) if isinstance(answer, dict) else None
-        reason = message or done.stderr.strip() or done.stdout.strip()
-        raise FlowerError(f"flwr {arguments[0]} failed: {' '.join(reason.split())}")
-    return answer

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from apps.config import ConfigError, Scalar
 from apps.server_app import RunFailedError
-from apps.sites.settings import KEYS, TABLES, SiteConfig
+from apps.sites.settings import KEYS, PATHS, TABLES, SiteConfig
 from apps.sites.site_config import NODE_KEYS, effective
 from apps.sites.staying import look_up, staying_seconds
 from payloads.settings import describe_allowed, kebab
@@ -64,7 +64,8 @@ def test_every_key_of_a_file_arrives(
     text = f"# ours\n{tomli_w.dumps(nested)}"
     text = text.replace("\n", data.draw(st.sampled_from(["\n", "\r\n", " # a note\n"])))
     node = write(tmp_path_factory.getbasetemp(), b"\xef\xbb\xbf" * data.draw(st.booleans()) + text.encode())
-    assert effective(node) == {**node, **keys}
+    paths = {key: str(Path(str(node["site-config"])).parent / str(keys[key])) for key in keys.keys() & PATHS}
+    assert effective(node) == {**node, **keys, **paths}  # a relative path begins at the file's folder
     own = SiteConfig.of(effective(node))
     assert {kebab(name) for table in TABLES for name in getattr(own, table).model_fields_set} == keys.keys()
     seconds = keys.get("stay", 0)

@@ -21,10 +21,12 @@ from vertical.transport.identity import Identity, client_context, fingerprint, s
 ALICE, BOB, EVE = (Identity.create(name) for name in ("alice", "bob", "eve"))
 
 
-def handshake(server: ssl.SSLContext, client: ssl.SSLContext) -> tuple[ssl.SSLObject, ssl.SSLObject]:
+def handshake(
+    server: ssl.SSLContext, client: ssl.SSLContext, host: str = "party-1"
+) -> tuple[ssl.SSLObject, ssl.SSLObject]:
     """Return both ends after their handshakes in memory."""
     up, down = ssl.MemoryBIO(), ssl.MemoryBIO()
-    ends = server.wrap_bio(up, down, server_side=True), client.wrap_bio(down, up, server_hostname="party-1")
+    ends = server.wrap_bio(up, down, server_side=True), client.wrap_bio(down, up, server_hostname=host)
     waiting = [ends[1], ends[0]]
     for _ in range(4):
         for end in list(waiting):

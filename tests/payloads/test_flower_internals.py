@@ -1,7 +1,7 @@
 """Tests that Flower's internal names that we use still exist in the installed release.
 
-The module imports nothing of ours, so it can run alone, without the tests' conftest, against a release that breaks
-everything: ``pytest -n 0 --noconftest tests/payloads/test_flower_internals.py``.
+The module imports only one small file of ours, so it can run alone, without the tests' conftest, against a release that
+breaks everything: ``pytest -n 0 --noconftest tests/payloads/test_flower_internals.py``.
 """
 
 import ast
@@ -248,3 +248,19 @@ def test_flower_s_own_files_say_it(text: str, file: str, used: str) -> None:
 def test_the_command_is_there(name: str) -> None:
     commands = entry_points(group="console_scripts")
     assert name in commands.names, f"flwr {version('flwr')} has no command {name}"
+
+
+def test_the_renewal_of_a_claim_is_flowers_own_request() -> None:
+    """The file that renews claims imports nothing of Flower, and writes the request itself."""
+    from simulations.kits import claim
+
+    response = installed("flwr.proto.runtime_pb2.SendTaskHeartbeatResponse")(success=True)
+    assert response.SerializeToString().startswith(claim.ACCEPTED)
+    assert installed("flwr.proto.runtime_pb2.SendTaskHeartbeatRequest")().SerializeToString() == b""
+    client = installed("flwr.supercore.runtime.RuntimeHttpClient")
+    assert f'"{claim.PATH}"' in inspect.getsource(client.SendTaskHeartbeat)
+    assert installed("flwr.supercore.constant.TASK_TOKEN_HEADER") == claim.TOKEN
+    assert installed("flwr.supercore.protobuf.constants.PROTOBUF_MEDIA_TYPE") == claim.MEDIA
+    assert installed("flwr.common.constant.HEARTBEAT_DEFAULT_INTERVAL") == claim.LIMIT
+    commands = installed("flwr.supercore.constant.TASK_TYPE_TO_COMMAND").values()
+    assert set(claim.COMMANDS) <= set(commands)
