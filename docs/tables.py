@@ -1,8 +1,8 @@
 """Writes the tables that follow from the code: ``python docs/tables.py``.
 
-- Settings, in configuration.md and site-settings.md. A page names the keys of a table, in their order, in a comment
-  such as ``<!-- run config: seed, fedx.* -->``; ``others`` are the keys that no other comment names. The rows up to
-  ``<!-- end -->`` come from the fields of the settings and, for the run config's defaults, from pyproject.toml.
+- Settings, in configuration.md, site-settings.md and kits.md. A page names the keys of a table, in their order, in a
+  comment such as ``<!-- run config: seed, fedx.* -->``; ``others`` are the keys that no other comment names. The rows
+  up to ``<!-- end -->`` come from the fields of the settings and, for the run config's defaults, from pyproject.toml.
 - Strategies, in algorithms/index.md, and the effect of Flower's mods on each, in flower-mods.md.
 - The defaults of a new strategy's table, in pyproject.toml, and the lines of ``florilegium list``.
 """
@@ -23,13 +23,16 @@ from apps.registry import ALGORITHMS
 from apps.sites.settings import FIXED, KEYS
 from payloads.settings import describe_allowed, kebab
 from simulations import listing
+from simulations.kits.project import Project
 
 DOCS = Path(__file__).resolve().parent
 PROJECT = DOCS.parent
-PAGES = tuple(DOCS / name for name in ("configuration.md", "site-settings.md", "algorithms/index.md", "flower-mods.md"))
+PAGES = tuple(
+    DOCS / name for name in ("configuration.md", "site-settings.md", "kits.md", "algorithms/index.md", "flower-mods.md")
+)
 BAR = r"\|"
 OTHERS = "others"
-TABLE = re.compile(r"(<!-- (run config|site): (.*?) -->\n).*?(?=<!-- end -->)", re.DOTALL)
+TABLE = re.compile(r"(<!-- (run config|site|project): (.*?) -->\n).*?(?=<!-- end -->)", re.DOTALL)
 LIST = re.compile(r"(<!-- (strategies|mods) -->\n).*?(?=<!-- end -->)", re.DOTALL)
 EFFECTS = {
     "covered": "all that a site sends after the handshake is clipped or noised",
@@ -42,19 +45,27 @@ def find_keys(kind: str, named: str) -> list[str]:
     """Return the keys of a table, in their order.
 
     Args:
-        kind: The kind of the keys: "run config" or "site".
+        kind: The kind of the keys: "run config", "site" or "project".
         named: Keys and patterns of keys, with commas; not `OTHERS`.
 
     Raises:
         LookupError: A pattern fits no key.
     """
-    known = list(known_fields() if kind == "run config" else KEYS)
+    known = list(_fields_of(kind))
     found = []
     for pattern in named.replace("\n", " ").split(", "):
         if not (fitting := [key for key in known if fnmatchcase(key, pattern.strip())]):
             raise LookupError(f"{kind}: no key {pattern!r}")
         found += fitting
     return found
+
+
+def _fields_of(kind: str) -> dict[str, Any]:
+    if kind == "run config":
+        return dict(known_fields())
+    if kind == "project":
+        return {kebab(name): field for name, field in Project.model_fields.items()}
+    return {key: row.field for key, row in KEYS.items()}
 
 
 def fill(text: str) -> str:
@@ -117,9 +128,11 @@ def _table(kind: str, named: str) -> Iterator[str]:
     site = kind == "site"
     yield f"| key |{' table |' * site} default | allowed | meaning |"
     yield f"|{'---|' * (4 + site)}"
-    fields = known_fields() if kind == "run config" else {key: row.field for key, row in KEYS.items()}
+    fields = _fields_of(kind)
     allowed = allowed_values(fields) if kind == "run config" else {key: describe_allowed(fields[key]) for key in fields}
-    defaults = read_defaults() if kind == "run config" else {key: field.default for key, field in fields.items()}
+    defaults = {key: None if field.is_required() else field.default for key, field in fields.items()}
+    if kind == "run config":
+        defaults = read_defaults()
     fixed = [key for key in find_keys(kind, named) if site and key in FIXED]
     if fixed:
         names = "`, `".join(fixed)

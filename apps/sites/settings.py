@@ -203,7 +203,9 @@ class ProcessTable(Settings):
 
     state_dir: File = _file("The folder of the client's memory and of the disclosure ledger.")
     stay: float = setting(
-        "The seconds for which a process waits for the next message. 0: each message starts a new process.", 0.0, ge=0
+        "The most seconds for which a process waits for the next message. 0: each message starts a new process.",
+        0.0,
+        ge=0,
     )
 
 

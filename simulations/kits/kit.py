@@ -18,6 +18,7 @@ from problems.errors import NOTHING
 from problems.files import write_atomic
 from problems.toml_files import read_toml, reason_of
 from simulations.kits.credentials import NODE_KEY, make_node_key, make_party_certificate
+from simulations.kits.names import AddressText, Name
 from simulations.kits.site_file import set_keys
 
 KIT, SITE_FILE, RUN_FILE, PEERS = "kit.toml", "site.toml", "run.toml", "peers"
@@ -32,12 +33,12 @@ class Kit(Settings):
     """
 
     kind: Literal["superlink", "site", "party"] = setting("The kind of the kit.", ...)
-    project: str = setting("The project's name.", ...)
-    name: str = setting("The site's name.", ...)
-    superlink: str = setting("The address at which the sites reach the SuperLink.", ...)
-    listen: str = setting("The address at which this machine's process listens.", ...)
-    members: list[str] = setting("The names of all sites or parties.", ...)
-    days: int = setting("The days for which a party's certificate is valid.", 365)
+    project: Name = setting("The project's name.", ...)
+    name: Name | Literal["superlink"] = setting("The site's name.", ...)
+    superlink: AddressText = setting("The address at which the sites reach the SuperLink.", ...)
+    listen: AddressText = setting("The address at which this machine's process listens.", ...)
+    members: list[Name] = setting("The names of all sites or parties.", ...)
+    days: int = setting("The days for which a party's certificate is valid.", 365, ge=1, le=3650)
 
     @classmethod
     def read(cls, folder: Path) -> Self:

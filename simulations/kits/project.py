@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Mapping
-from ipaddress import ip_address
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import Any, Literal
 
-from pydantic import AfterValidator, ValidationError
+from pydantic import ValidationError
 
 from apps.config import flatten, parse_run_config
 from apps.run_config.settings import ConfigError, Scalar
@@ -16,38 +14,13 @@ from apps.sites.settings import KEYS, SiteConfig, list_faults
 from payloads.settings import Settings, describe_allowed, setting
 from problems.errors import NOTHING, InputError, did_you_mean
 from problems.toml_files import read_toml, reason_of
+from simulations.kits.names import ADDRESSES, NAMES, AddressText, Host, Name
 from vertical.transport.addresses import Address
 
 AT_SITES, IN_KITS = "at-sites", "in-kits"
-SUPERLINK, AUTHORITY = "superlink", "authority"
 # the settings of a site that its operator may propose; the owner of the site decides about all others
 PROPOSED = (*(key for key, row in KEYS.items() if row.table == "data"), "advertise", "listen")
-_NAME = re.compile(r"[A-Za-z0-9](?:[A-Za-z0-9-]{0,38}[A-Za-z0-9])?")
-_NAMES = f"1 to 40 letters, digits and hyphens between them, and neither {SUPERLINK!r} nor {AUTHORITY!r}"
-_HOST = re.compile(r"[A-Za-z0-9](?:[A-Za-z0-9.-]*[A-Za-z0-9])?")
-_ADDRESS = "host:port, an IPv6 host in brackets, with a port of 1 to 65535"
 _EXAMPLE = "see docs/kits.md"
-
-
-def _address(text: str) -> str:
-    _check_host(Address("tcp", text).host)
-    return text
-
-
-def _check_host(text: str) -> str:
-    if not _HOST.fullmatch(text):
-        ip_address(text)
-    return text
-
-
-def _check_name(text: str) -> str:
-    if not _NAME.fullmatch(text) or text in (SUPERLINK, AUTHORITY):
-        raise ValueError(text)
-    return text
-
-
-Name = Annotated[str, AfterValidator(_check_name)]
-AddressText = Annotated[str, AfterValidator(_address)]
 
 
 class Project(Settings):
@@ -59,21 +32,27 @@ class Project(Settings):
         run: The run config of the project's runs, as tables.
     """
 
-    name: Name = setting("The project's name, also the name of the connection for flwr commands.", ..., _NAMES)
-    superlink: AddressText = setting("The address at which the sites reach the SuperLink.", ..., _ADDRESS)
+    name: Name = setting("The project's name, also the name of the connection for flwr commands.", ..., NAMES)
+    superlink: AddressText = setting("The address at which the sites reach the SuperLink.", ..., ADDRESSES)
     listen: AddressText | None = setting(
-        "The address at which the SuperLink listens. Without it 127.0.0.1, behind a reverse proxy.", None, _ADDRESS
+        "The address at which the SuperLink listens. Without it 127.0.0.1, behind a reverse proxy.", None, ADDRESSES
     )
-    hosts: list[Annotated[str, AfterValidator(_check_host)]] = setting(
+    hosts: list[Host] = setting(
         "Further names and addresses in the SuperLink's certificate.", [], "a list of host names and IP addresses"
+    )
+    first_port: int = setting(
+        "The port of the first site's SuperNode for its own processes. Each further site has the next port.",
+        9094,
+        ge=1,
+        le=65535,
     )
     days: int = setting("The days for which certificates are valid.", 365, ge=1, le=3650)
     keys: Literal["at-sites", "in-kits"] = setting(
         "The place where private keys are made: at each site, or by the command, which puts them into the kits.",
         AT_SITES,
     )
-    sites: dict[Name, dict[str, Any]] = setting("The sites, a table for each.", {}, f"tables; names: {_NAMES}")
-    parties: dict[Name, dict[str, Any]] = setting("The parties, a table for each.", {}, f"tables; names: {_NAMES}")
+    sites: dict[Name, dict[str, Any]] = setting("The sites, a table for each.", {}, f"tables; names: {NAMES}")
+    parties: dict[Name, dict[str, Any]] = setting("The parties, a table for each.", {}, f"tables; names: {NAMES}")
     run: dict[str, Any] = setting("The run config.", {}, "a table of run-config keys")
 
     @property

@@ -26,14 +26,13 @@ from simulations.kits.credentials import (
     make_server_certificate,
 )
 from simulations.kits.kit import KIT, PEERS, RUN_FILE, SITE_FILE, Kit
-from simulations.kits.project import AUTHORITY, IN_KITS, SUPERLINK, Project
+from simulations.kits.names import AUTHORITY, SUPERLINK
+from simulations.kits.project import IN_KITS, Project
 from simulations.kits.site_file import write_settings
 from vertical.transport.addresses import Address
 
 FILES = Path(__file__).with_name("files")
 REGISTERED, STATE = "sites", "state"
-# the port of the first site's SuperNode; all ports differ, since several sites may share a machine
-FIRST_PORT = 9094
 # seconds for which a process stays between messages; it ends earlier if the run is over
 STAY = 600
 _HEAD = (
@@ -76,7 +75,7 @@ def provision(project: Project, out: Path, *, renew: bool = False) -> list[str]:
 
 
 def _kit(project: Project, name: str) -> Kit:
-    port = FIRST_PORT + list(project.members).index(name) if name in project.members else 0
+    port = project.first_port + list(project.members).index(name) if name in project.members else 0
     return Kit(
         kind="superlink" if name == SUPERLINK else "party" if project.vertical else "site",
         project=project.name,

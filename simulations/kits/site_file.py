@@ -78,6 +78,6 @@ def set_keys(path: Path, values: Mapping[str, Any]) -> None:
         places = [k for k, line in enumerate(lines) if re.match(rf"(?:# ?)?{re.escape(key)} *=", line)]
         if len(places) != 1:
             got = f"{len(places)} lines of {key}"
-            raise ConfigError(path, got=got, allowed="one line", hint=f"write one line, {wanted}")
+            raise ConfigError(path, got=got, allowed="a single line", hint=f"write the line {wanted}")
         lines[places[0]] = wanted
     path.write_text("\n".join(lines) + "\n", "utf-8")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import shlex
 import shutil
 import signal
 import socket
@@ -88,7 +89,7 @@ def start(folder: Path, *, unchecked: bool = False, show: bool = False, host: st
     added = ["--enable-supernode-auth"] if superlink else ["--port", str(Address("tcp", kit.listen).port)]
     command = ["flower-superlink" if superlink else "flower-supernode", *options, *added]
     if show:
-        print(" ".join(f"'{word}'" if " " in word else word for word in command))
+        print(shlex.join(command))
         return 0
     _put_scripts(folder)
     if superlink:

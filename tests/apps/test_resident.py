@@ -9,12 +9,12 @@ from pathlib import Path
 import pytest
 from flwr.app import ConfigRecord, Context, Message, MessageType, RecordDict
 
-from apps.resident import _portable
+from apps.resident import _portable, is_last, longest_wait
 from apps.server_app import app as server_app
 from apps.site_app import app
 from apps.sites.staying import _socket_of, ask, staying_seconds
 from payloads.handshake import REFUSAL
-from payloads.wire import CONFIG
+from payloads.wire import CONFIG, ROUND
 from simulations.engines.grid import run_on, task_identity
 from simulations.engines.in_process import InProcessGrid
 from tests.battery.federation import Run, federate, flat_config
@@ -107,3 +107,24 @@ def test_a_stay_that_is_none_is_refused(tmp_path: Path, value: object) -> None:
     with task_identity():
         reply = app(Message(RecordDict(), 1, MessageType.QUERY), context)
     assert "node config: stay: change the site's settings (got" in str(reply.content.config_records[CONFIG][REFUSAL])
+
+
+@pytest.mark.parametrize(
+    ("seconds", "longest", "ending", "wait"),
+    [(600, 0, False, 60), (600, 8, False, 60), (600, 100, False, 200), (600, 400, False, 600), (600, 400, True, 60)],
+)
+def test_a_process_ends_a_minute_after_its_run(seconds: float, longest: float, ending: bool, wait: float) -> None:
+    assert longest_wait(seconds, longest, ending) == wait
+    assert longest_wait(5, longest, ending) == 5  # the owner's limit
+
+
+@pytest.mark.parametrize(("number", "last"), [(1, False), (2, True), (3, True), (None, False)])
+def test_the_last_round_is_known_from_its_message(tmp_path: Path, number: int | None, last: bool) -> None:
+    context = context_of(tmp_path)
+    context.run_config["num-server-rounds"] = 2
+    config = ConfigRecord({} if number is None else {ROUND: number})
+    with task_identity():
+        message = Message(RecordDict({CONFIG: config}), 1, MessageType.TRAIN)
+        empty = Message(RecordDict(), 1, MessageType.QUERY)
+    assert is_last(message, context) == last
+    assert not is_last(empty, context)

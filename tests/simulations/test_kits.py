@@ -296,6 +296,15 @@ def test_only_the_superlinks_kit_starts_runs(made: Path) -> None:
         Kit.read(made)
 
 
+def test_a_kit_names_no_file_outside_of_its_folder(tmp_path: Path) -> None:
+    """The operator writes kit.toml, and the site's command writes files with the name in it."""
+    provision(project(tmp_path), tmp_path)
+    path = tmp_path / "north" / "kit.toml"
+    path.write_text(path.read_text().replace('name = "north"', 'name = "../north"'))
+    with refuses(ConfigError, "kit: got .*kit.toml: a wrong key"):
+        Kit.read(tmp_path / "north")
+
+
 @pytest.mark.parametrize(("status", "answer", "code"), [(200, claim.ACCEPTED, 0), (401, b"", claim.EXPIRED)])
 def test_a_claim_is_renewed_before_flowers_script_runs(status: int, answer: bytes, code: int, tmp_path: Path) -> None:
     """The script of the kit runs Flower's script with its arguments, or ends at once if the claim has expired."""
