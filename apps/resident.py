@@ -65,8 +65,9 @@ def is_last(message: Message, context: Context) -> bool:
     """Return whether a message belongs to the last round of its run."""
     from payloads.wire import CONFIG, ROUND  # not needed for the start, which must be quick
 
-    config = message.content.config_records.get(CONFIG, {}) if message.has_content() else {}
-    number, rounds = config.get(ROUND), context.run_config.get("num-server-rounds")
+    if not message.has_content() or CONFIG not in message.content.config_records:
+        return False
+    number, rounds = message.content.config_records[CONFIG].get(ROUND), context.run_config.get("num-server-rounds")
     return isinstance(number, int) and isinstance(rounds, int) and number >= rounds
 
 

@@ -15,12 +15,18 @@ import pytest
 import yaml
 from packaging.requirements import Requirement
 
+from simulations.kits.kit import Kit
+from simulations.kits.project import read_project
+from simulations.kits.provision import provision
+from simulations.kits.start import command_of
+
 PROJECT = Path(__file__).resolve().parents[2]
 DEPLOY = PROJECT / "deploy"
-UNITS = ["florilegium-superlink.service", "florilegium-supernode@.service"]
-COMPOSE = ["superlink.compose.yml", "supernode.compose.yml"]
+KITS = ["superlink", "SITE"]
 MANIFESTS = ["run.yml", "superlink.yml", "supernode.yml"]
-VARIABLE = re.compile(r"\$\{(\w+)[^}]*\}")
+# the options that the doctor does not read
+EXTRA = {"flower-superlink": {"--enable-supernode-auth"}, "flower-supernode": {"--port"}}
+PORTS = {"superlink": {"--port"}, "supernode": set[str]()}  # a pod has one SuperNode, with the usual port
 
 
 @pytest.fixture(scope="module")
@@ -44,13 +50,18 @@ def made(tmp_path_factory: pytest.TempPathFactory) -> set[str]:
     return {str(path.relative_to(folder)) for path in folder.rglob("*") if path.is_file()}
 
 
-def compose(name: str) -> dict[str, Any]:
-    loaded: dict[str, Any] = yaml.safe_load((DEPLOY / name).read_text("utf-8"))
-    return loaded
+@pytest.fixture(scope="module")
+def kits(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Write the kits of a SuperLink and of a site called SITE."""
+    folder = tmp_path_factory.mktemp("kits")
+    (folder / "project.toml").write_text('name = "P"\nsuperlink = "superlink.example.org:8000"\n[sites.SITE]\n')
+    provision(read_project(folder / "project.toml"), folder)
+    return folder
 
 
-def services(name: str) -> dict[str, Any]:
-    return dict(compose(name)["services"])
+def services(kits: Path, name: str) -> dict[str, Any]:
+    """Return the services in the compose file of a kit."""
+    return dict(yaml.safe_load((kits / name / "compose.yml").read_text("utf-8"))["services"])
 
 
 def manifests(name: str) -> dict[tuple[str, str], dict[str, Any]]:
@@ -76,59 +87,40 @@ def secrets() -> dict[str, dict[str, str]]:
     return kept
 
 
-def unit(name: str) -> list[tuple[str, str, str]]:
-    """Return (section, key, value) of every line, after joining continued lines."""
-    entries, section = [], ""
-    for line in (DEPLOY / name).read_text("utf-8").replace("\\\n", " ").splitlines():
-        if line.startswith("["):
-            section = line.strip("[]")
-        elif line and not line.startswith("#"):
-            key, _, value = line.partition("=")
-            entries.append((section, key, value))
-    return entries
-
-
-def command(name: str) -> list[str]:
-    """Return the command that a unit starts."""
-    (start,) = [value for _, key, value in unit(name) if key == "ExecStart"]
-    return shlex.split(start)
-
-
 def named(words: list[str]) -> list[str]:
     return [word.partition("=")[0] for word in words if word.startswith("--")]
 
 
-@pytest.mark.parametrize("name", COMPOSE)
-def test_a_compose_file_s_commands_are_flower_s(name: str, flags: dict[str, set[str]]) -> None:
-    for service in services(name).values():
-        component = "flower-" + service["build"]["args"]["COMPONENT"]
-        assert len(service["command"]) >= 4
-        assert set(named(service["command"])) == {word.partition("=")[0] for word in service["command"]}
-        assert set(named(service["command"])) <= flags[component]
+@pytest.mark.parametrize("name", KITS)
+def test_a_kit_starts_flowers_command(name: str, kits: Path, flags: dict[str, set[str]]) -> None:
+    folder = kits / name
+    kit = Kit.read(folder)
+    words = command_of(kit, folder)
+    command = "flower-superlink" if name == "superlink" else "flower-supernode"
+    assert len(named(words)) >= 4
+    assert {*named(words), *EXTRA[command]} <= flags[command]
+    kit.make_keys(folder)
+    files = [Path(word) for word in words if word.startswith(str(folder)) and "state.db" not in word]
+    assert len(files) >= 2
+    assert all(path.is_file() for path in files)
 
 
-@pytest.mark.parametrize("name", COMPOSE)
-def test_a_container_has_what_its_command_reads(name: str, made: set[str]) -> None:
-    for service in services(name).values():
-        mounts = [volume.rsplit(":ro", 1)[0].rpartition(":")[::2] for volume in service["volumes"]]
-        targets = {target for _, target in mounts}
-        volumes = {source for source, _ in mounts if not source.startswith((".", "$"))}
-        assert volumes == set(compose(name)["volumes"])
-        files = {VARIABLE.sub(r"\1", source.removeprefix("../")) for source, _ in mounts if source.startswith("../")}
-        assert files <= made
-        for path in re.findall(r"(?<==)/[\w./]+", " ".join(service["command"])):
-            assert path in targets or str(Path(path).parent) in targets
+@pytest.mark.parametrize("name", KITS)
+def test_a_container_starts_the_kit(name: str, kits: Path) -> None:
+    for service in services(kits, name).values():
+        assert service["entrypoint"][:5] == ["florilegium", "kit", "start", "/kit", "--unchecked"]
+        assert service["volumes"][0] == ".:/kit"
         assert service["restart"] == "unless-stopped"
-        build = service["build"]
-        assert (DEPLOY / build["context"] / build["dockerfile"]).resolve() == DEPLOY / "Dockerfile"
+        head = (kits / name / "compose.yml").read_text("utf-8")
+        assert re.search(rf"docker build -f deploy/Dockerfile .* -t {service['image']} \.\n", head)
 
 
-def test_the_port_is_not_published_to_the_world() -> None:
-    (superlink,) = services("superlink.compose.yml").values()
+def test_the_port_is_not_published_to_the_world(kits: Path) -> None:
+    (superlink,) = services(kits, "superlink").values()
     assert superlink["ports"] == ["${SUPERLINK_BIND:-127.0.0.1}:8000:8000"]
     program = superlink["healthcheck"]["test"][-1]
     compile(program, "healthcheck", "exec")
-    assert "/tls/ca.crt" in program
+    assert "/kit/ca.crt" in program
 
 
 def test_the_image_has_the_whole_project_and_the_flower_it_needs() -> None:
@@ -168,25 +160,15 @@ def test_the_image_s_packages_are_locked_by_hashes() -> None:
     assert locked["flwr"].specifier == Requirement(f"flwr=={tag}").specifier
 
 
-@pytest.mark.parametrize("name", UNITS)
-def test_a_unit_s_command_is_flower_s(name: str, flags: dict[str, set[str]], made: set[str]) -> None:
-    program, *words = command(name)
-    assert set(named(words)) <= flags[Path(program).name]
-    assert len(named(words)) >= 5
-    files = {word.removeprefix("/etc/florilegium/").replace("%i", "SITE") for word in words if word.startswith("/etc")}
-    assert files
-    assert files <= made
-    # Flower's own child processes are found by their names
-    assert any(key == "Environment" and f"PATH={Path(program).parent}:" in value for _, key, value in unit(name))
-
-
 @pytest.mark.skipif(not shutil.which("systemd-analyze"), reason="needs systemd-analyze")
-@pytest.mark.parametrize("name", UNITS)
-def test_systemd_finds_nothing_wrong(name: str, tmp_path: Path) -> None:
-    folder = Path(sys.executable).parent
-    text = (DEPLOY / name).read_text("utf-8").replace("/opt/florilegium/.venv/bin", str(folder))
-    (tmp_path / name).write_text(text, encoding="utf-8")
-    told = subprocess.run(["systemd-analyze", "verify", "--man=no", tmp_path / name], capture_output=True, text=True)
+@pytest.mark.parametrize("name", KITS)
+def test_systemd_finds_nothing_wrong(name: str, kits: Path, tmp_path: Path) -> None:
+    text = (kits / name / f"{name}.service").read_text("utf-8")
+    # Flower's own child processes are found by their names
+    assert "PATH=/opt/florilegium/.venv/bin:" in text
+    path = tmp_path / f"{name}.service"
+    path.write_text(text.replace("/opt/florilegium/.venv/bin", str(Path(sys.executable).parent)), encoding="utf-8")
+    told = subprocess.run(["systemd-analyze", "verify", "--man=no", path], capture_output=True, text=True)
     assert told.stderr == ""
     assert told.returncode == 0
 
@@ -199,19 +181,14 @@ def test_kubernetes_knows_every_field(name: str, version: str) -> None:
     assert {path.name for path in (DEPLOY / "kubernetes").iterdir()} == set(MANIFESTS)
 
 
-@pytest.mark.parametrize("component", ["superlink", "supernode"])
-def test_a_pod_runs_what_the_compose_file_does(component: str) -> None:
-    service = services(f"{component}.compose.yml")[component]
+@pytest.mark.parametrize(("component", "name"), [("superlink", "superlink"), ("supernode", "SITE")])
+def test_a_pod_runs_what_the_kit_does(component: str, name: str, kits: Path) -> None:
     container = workload(f"{component}.yml")[1]["containers"][0]
-    assert (container["name"], container["image"]) == (component, service["image"])
-    assert container["args"] == [VARIABLE.sub(r"$(\1)", word) for word in service["command"]]
-    mounts = container["volumeMounts"]
-    targets = {volume.removesuffix(":ro").rpartition(":")[2]: volume.endswith(":ro") for volume in service["volumes"]}
-    folders = {mount["mountPath"] for mount in mounts}
-    assert folders == {target if target in folders else str(Path(target).parent) for target in targets}
-    assert {mount["mountPath"] for mount in mounts if not mount.get("readOnly")} == {
-        target for target, closed in targets.items() if not closed
-    }
+    images = {service["image"] for service in services(kits, name).values()}
+    assert container["name"] == component
+    assert images == {container["image"]}
+    words = command_of(Kit.read(kits / name), kits / name)
+    assert {*named(container["args"])} == {*named(words), *EXTRA[f"flower-{component}"]} - {"--port"} | PORTS[component]
 
 
 @pytest.mark.parametrize("name", MANIFESTS)
