@@ -12,16 +12,14 @@ from cryptography import x509
 from cryptography.hazmat.primitives.serialization import Encoding
 from pydantic import ValidationError
 
-from apps.run_config.settings import ConfigError
 from payloads.settings import Settings, setting
 from problems.errors import NOTHING
 from problems.files import write_atomic
 from problems.toml_files import read_toml, reason_of
 from simulations.kits.credentials import NODE_KEY, make_node_key, make_party_certificate
-from simulations.kits.names import AddressText, Name
-from simulations.kits.site_file import set_keys
+from simulations.kits.names import AddressText, KitError, Name
 
-KIT, SITE_FILE, RUN_FILE, PEERS = "kit.toml", "site.toml", "run.toml", "peers"
+KIT, SITE_FILE, RUN_FILE, PEERS, REGISTERED = "kit.toml", "site.toml", "run.toml", "peers", "sites"
 _AGAIN = "write the kit again with florilegium provision"
 
 
@@ -45,14 +43,14 @@ class Kit(Settings):
         """Read a kit.
 
         Raises:
-            ConfigError: The folder is not a kit.
+            KitError: The folder is not a kit.
         """
         path = folder / KIT
         try:
             return cls.model_validate(read_toml(path))
         except (OSError, ValidationError, ValueError) as error:
             reason = "a wrong key" if isinstance(error, ValidationError) else reason_of(error)
-            raise ConfigError("kit", got=f"{path}: {reason}", allowed="the folder of a kit", hint=_AGAIN) from None
+            raise KitError("kit", got=f"{path}: {reason}", allowed="the folder of a kit", hint=_AGAIN) from None
 
     def write(self, folder: Path) -> bool:
         """Write the kit's file. Returns whether the file has changed."""
@@ -101,8 +99,10 @@ class Kit(Settings):
             The SHA-256 of each peer's authority, by the peer's name.
 
         Raises:
-            ConfigError: A file is missing, is not the certificate of an authority, or two files are equal.
+            KitError: A file is missing, is not the certificate of an authority, or two files are equal.
         """
+        from simulations.kits.site_file import set_keys
+
         pins: dict[str, str] = {}
         certificates = []
         own = (folder / f"{self.name}-authority.crt").read_bytes()
@@ -112,7 +112,7 @@ class Kit(Settings):
             digest = sha256(certificate.public_bytes(Encoding.DER)).hexdigest()
             if certificate == x509.load_pem_x509_certificate(own) or digest in pins.values():
                 got = "the authority of another party"
-                raise ConfigError(path, got=got, allowed=f"the authority of {peer}", hint=f"ask {peer} for its file")
+                raise KitError(path, got=got, allowed=f"the authority of {peer}", hint=f"ask {peer} for its file")
             pins[peer] = digest
             certificates.append(certificate.public_bytes(Encoding.PEM))
         write_atomic(folder / f"{self.name}-peers.pem", b"".join(certificates))
@@ -127,9 +127,9 @@ def _read_authority(path: Path) -> x509.Certificate:
     try:
         certificates = x509.load_pem_x509_certificates(path.read_bytes())
     except FileNotFoundError:
-        raise ConfigError(path, got=NOTHING, allowed=allowed, hint=hint) from None
+        raise KitError(path, got=NOTHING, allowed=allowed, hint=hint) from None
     except (ValueError, OSError) as error:
-        raise ConfigError(path, got=str(error), allowed=allowed, hint=hint) from None
+        raise KitError(path, got=str(error), allowed=allowed, hint=hint) from None
     certificate = certificates[0]
     try:
         signs = certificate.extensions.get_extension_for_class(x509.BasicConstraints).value.ca
@@ -142,5 +142,5 @@ def _read_authority(path: Path) -> x509.Certificate:
     }
     for got, wrong in faults.items():
         if wrong:
-            raise ConfigError(path, got=got, allowed=allowed, hint=hint)
+            raise KitError(path, got=got, allowed=allowed, hint=hint)
     return certificate

@@ -8,6 +8,7 @@ from typing import Annotated
 
 from pydantic import AfterValidator
 
+from problems.errors import InputError
 from vertical.transport.addresses import Address
 
 SUPERLINK, AUTHORITY = "superlink", "authority"
@@ -15,6 +16,10 @@ NAMES = f"1 to 40 letters, digits and hyphens between them, and neither {SUPERLI
 ADDRESSES = "host:port, an IPv6 host in brackets, with a port of 1 to 65535"
 _NAME = re.compile(r"[A-Za-z0-9](?:[A-Za-z0-9-]{0,38}[A-Za-z0-9])?")
 _HOST = re.compile(r"[A-Za-z0-9](?:[A-Za-z0-9.-]*[A-Za-z0-9])?")
+
+
+class KitError(InputError, ValueError):
+    """A kit that cannot be used. The modules of a kit's start do not import PyTorch, as other errors' modules do."""
 
 
 def _check_name(text: str) -> str:

@@ -25,14 +25,14 @@ from simulations.kits.credentials import (
     make_authority,
     make_server_certificate,
 )
-from simulations.kits.kit import KIT, PEERS, RUN_FILE, SITE_FILE, Kit
+from simulations.kits.kit import KIT, PEERS, REGISTERED, RUN_FILE, SITE_FILE, Kit
 from simulations.kits.names import AUTHORITY, SUPERLINK
 from simulations.kits.project import IN_KITS, Project
 from simulations.kits.site_file import write_settings
 from vertical.transport.addresses import Address
 
 FILES = Path(__file__).with_name("files")
-REGISTERED, STATE = "sites", "state"
+STATE = "state"
 # seconds for which a process stays between messages; it ends earlier if the run is over
 STAY = 600
 _HEAD = (

@@ -19,13 +19,13 @@ from types import FrameType
 import tomli_w
 from flwr.common import log
 
-from apps.run_config.settings import ConfigError
 from problems.errors import NOTHING
 from problems.files import make_folder
+from problems.toml_files import read_toml
 from simulations.kits import claim
 from simulations.kits.credentials import CA_CERTIFICATE, NODE_KEY, SERVER_CERTIFICATE, SERVER_KEY
-from simulations.kits.kit import RUN_FILE, SITE_FILE, Kit
-from simulations.kits.provision import REGISTERED
+from simulations.kits.kit import REGISTERED, RUN_FILE, SITE_FILE, Kit
+from simulations.kits.names import KitError
 from vertical.transport.addresses import Address
 
 ALREADY = "already in use"  # the error of Flower about a key that is registered
@@ -80,7 +80,7 @@ def start(folder: Path, *, unchecked: bool = False, show: bool = False, host: st
         host: Another host at which the SuperLink listens. "": as in the kit.
 
     Raises:
-        ConfigError: The folder is not a kit, or a party has not pinned its peers.
+        KitError: The folder is not a kit, or a party has not pinned its peers.
     """
     folder = folder.resolve()
     kit = Kit.read(folder)
@@ -106,12 +106,11 @@ def start(folder: Path, *, unchecked: bool = False, show: bool = False, host: st
 
 
 def _check_pins(folder: Path) -> None:
-    from apps.sites.site_config import read_site
-
-    if "pinned-peers" not in read_site({"site-config": str(folder / SITE_FILE)}):
+    content = read_toml(folder / SITE_FILE)  # the site itself checks the file for each message
+    if not content.get("vertical", content).get("pinned-peers"):
         allowed = "the pins of all other parties: without them the server could pretend to be a party"
         hint = f"put the other companies' authorities into {folder / 'peers'}, and run florilegium kit pin {folder}"
-        raise ConfigError("pinned-peers", got=NOTHING, allowed=allowed, hint=hint)
+        raise KitError("pinned-peers", got=NOTHING, allowed=allowed, hint=hint)
 
 
 def _check(kit: Kit, folder: Path, options: list[str]) -> int:

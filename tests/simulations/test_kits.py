@@ -25,6 +25,7 @@ from apps.sites.site_config import effective, read_site
 from simulations.kits import claim
 from simulations.kits.credentials import make_node_key
 from simulations.kits.kit import PEERS, Kit
+from simulations.kits.names import KitError
 from simulations.kits.project import Project, read_project
 from simulations.kits.provision import provision
 from simulations.kits.start import _check_pins, command_of
@@ -229,7 +230,7 @@ def test_a_wrong_second_call_writes_nothing(tmp_path: Path) -> None:
 
 def test_companies_recognise_each_other_and_no_one_else(made: Path, tmp_path: Path) -> None:
     kits = Path(shutil.copytree(made, tmp_path / "kits"))
-    with refuses(ConfigError, "pinned-peers: got nothing"):
+    with refuses(KitError, "pinned-peers: got nothing"):
         _check_pins(kits / "bank")
     pins = Kit.read(kits / "bank").pin_peers(kits / "bank")
     assert list(pins) == ["retailer", "phone"]
@@ -272,7 +273,7 @@ def test_a_wrong_authority_is_refused(source: str, fields: str, made: Path, tmp_
     if source:
         shutil.copy(kits / source, target)
     before = contents(kits)
-    with refuses(ConfigError, fields):
+    with refuses(KitError, fields):
         Kit.read(kits / "bank").pin_peers(kits / "bank")
     assert contents(kits) == before
 
@@ -288,7 +289,7 @@ def test_every_placeholder_is_filled(made: Path) -> None:
 def test_only_the_superlinks_kit_starts_runs(made: Path) -> None:
     with refuses(ConfigError, "kit: got the kit of a party, allowed: the SuperLink's kit"):
         submit(made / "bank", [], "", None)
-    with refuses(ConfigError, "kit: got .*kit.toml: No such file"):
+    with refuses(KitError, "kit: got .*kit.toml: No such file"):
         Kit.read(made)
 
 
@@ -297,7 +298,7 @@ def test_a_kit_names_no_file_outside_of_its_folder(tmp_path: Path) -> None:
     provision(project(tmp_path), tmp_path)
     path = tmp_path / "north" / "kit.toml"
     path.write_text(path.read_text().replace('name = "north"', 'name = "../north"'))
-    with refuses(ConfigError, "kit: got .*kit.toml: a wrong key"):
+    with refuses(KitError, "kit: got .*kit.toml: a wrong key"):
         Kit.read(tmp_path / "north")
 
 
@@ -328,3 +329,9 @@ def test_a_claim_is_renewed_before_flowers_script_runs(status: int, answer: byte
     assert asked[0] == (claim.PATH, "t")
     assert done.stdout == (f"{options}\n" if code == 0 else "")
     assert ("this machine is too slow for its SuperNodes" in done.stderr) == (code != 0)
+
+
+def test_the_start_of_a_kit_needs_no_pytorch() -> None:
+    """The process that starts a SuperNode stays beside it, so it must be small."""
+    code = "import sys, simulations.kits.start; assert 'torch' not in sys.modules"
+    assert subprocess.run([sys.executable, "-c", code], timeout=120).returncode == 0
