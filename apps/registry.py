@@ -17,7 +17,6 @@ from clients import scoring
 from clients.base import client_of
 from clients.describe import DescribeClient
 from clients.vfb2 import SharedSGDClient, VFB2SAGAClient, VFB2SGDClient, VFB2SVRGClient
-from methods.fgdro import FGDRO_CVAR, FGDRO_KL
 from methods.method import Method
 from strategies import composite, fedx, local_sgd, minimax, newton
 from strategies.describe import Describe
@@ -147,10 +146,14 @@ ALGORITHMS: dict[str, Algorithm] = {
         "exact regression by sums: coefficients with standard errors, as on the pooled rows (Wolfson et al. 2010)",
     ),
     # The worst sites
-    "fgdro-kl": adapt(
-        FGDRO_KL, "FGDROKL", "cross-entropy with larger weights for sites with larger losses (FGDRO, Guo, Yang 2024)"
+    "fgdro-kl": pair(
+        local_sgd.FGDROKL,
+        scoring.FGDROKLClient,
+        "cross-entropy with larger weights for sites with larger losses (FGDRO, Guo, Yang 2024)",
     ),
-    "fgdro-cvar": adapt(FGDRO_CVAR, "FGDROCVaR", "the same for the worst share of the sites only (CVaR)"),
+    "fgdro-cvar": pair(
+        local_sgd.FGDROCVaR, scoring.FGDROCVaRClient, "the same for the worst share of the sites only (CVaR)"
+    ),
     # Momentum
     "local-scgdam": pair(
         minimax.LocalSCGDAM,

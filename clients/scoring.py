@@ -12,6 +12,7 @@ from methods.fedda import FEDDA, FEDMID
 from methods.fedprox import FEDPROX, PROXIMAL_MU
 from methods.fedsgda import FEDSGDA_MB, FEDSGDA_SPIDER, FEDSGDA_STORM, FEDSGDA_SVRG
 from methods.fedx import FEDX1, FEDX2, SCORING, SCORING_ROUND
+from methods.fgdro import FGDRO_CVAR, FGDRO_KL
 from methods.local_pair import LOCAL_PAIR
 from methods.local_sgd import LOCAL_SGD
 from methods.scaffold import SCAFFOLD
@@ -26,6 +27,8 @@ CompositeClient = client_of(COMPOSITE, "Composite")
 FastFedDAClient = client_of(FAST_FEDDA, "FastFedDA")
 FedDAClient = client_of(FEDDA, "FedDA")
 FedMidClient = client_of(FEDMID, "FedMid")
+FGDROKLClient = client_of(FGDRO_KL, "FGDROKL")
+FGDROCVaRClient = client_of(FGDRO_CVAR, "FGDROCVaR")
 LocalPairClient = client_of(LOCAL_PAIR, "LocalPair")
 LocalSGDClient = client_of(LOCAL_SGD, "LocalSGD")
 LocalSGDMClient = client_of(LOCAL_SGDM, "LocalSGDM")

@@ -17,6 +17,8 @@ from clients.scoring import FedSGDAStormClient as FedSGDAStormClient
 from clients.scoring import FedSGDASvrgClient as FedSGDASvrgClient
 from clients.scoring import FedX1Client as FedX1Client
 from clients.scoring import FedX2Client as FedX2Client
+from clients.scoring import FGDROCVaRClient as FGDROCVaRClient
+from clients.scoring import FGDROKLClient as FGDROKLClient
 from clients.scoring import LocalPairClient as LocalPairClient
 from clients.scoring import LocalSCGDAMClient as LocalSCGDAMClient
 from clients.scoring import LocalSGDAMClient as LocalSGDAMClient
@@ -42,6 +44,10 @@ from methods.fedsgda import EstimatorState as EstimatorState
 from methods.fedsgda import FedSGDADown as FedSGDADown
 from methods.fedsgda import FedSGDASettings as FedSGDASettings
 from methods.fedsgda import LocalGradient as LocalGradient
+from methods.fgdro import FGDRODual as FGDRODual
+from methods.fgdro import FGDROSettings as FGDROSettings
+from methods.fgdro import SiteLevel as SiteLevel
+from methods.fgdro import SiteLevels as SiteLevels
 from methods.method import ClientHalf as ClientHalf
 from methods.method import Method as Method
 from methods.method import Phase as Phase
@@ -96,7 +102,9 @@ from strategies.fedx import FedX1 as FedX1
 from strategies.fedx import FedX2 as FedX2
 from strategies.fedx import LocalPair as LocalPair
 from strategies.fedx import PairwiseStrategy as PairwiseStrategy
+from strategies.local_sgd import FGDROKL as FGDROKL
 from strategies.local_sgd import FedProx as FedProx
+from strategies.local_sgd import FGDROCVaR as FGDROCVaR
 from strategies.local_sgd import LocalSGD as LocalSGD
 from strategies.local_sgd import LocalSGDM as LocalSGDM
 from strategies.local_sgd import LocalSGDMRatio as LocalSGDMRatio

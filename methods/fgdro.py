@@ -19,7 +19,7 @@ Distributionally Robust Optimization" (NeurIPS 2024). We derived the rest:
 | notation | here |
 |---|---|
 | u_i; the factor of its moving average | ``level`` of `SiteLevel`; ``averaging`` |
-| s; the largest p_i | ``dual``, ``largest`` of `Dual` |
+| s; the largest p_i | ``dual``, ``largest`` of `FGDRODual` |
 | T, share | ``temperature``, ``share`` |
 """
 
@@ -54,7 +54,7 @@ FGDROTask = Task[FGDROSettings, SampleObjective]
 
 
 @dataclass(frozen=True, eq=False)
-class Dual(Payload):
+class FGDRODual(Payload):
     """s and the largest p_i, sent to the clients. Absent in round 1, in which all sites have the weight 1."""
 
     dual: FloatArray = array(1)
@@ -111,7 +111,7 @@ def solve_cvar(levels: Float64[np.ndarray, "n"], shares: Float64[np.ndarray, "n"
 
 def start(
     x: Float[Tensor, "d"],
-    down: Dual | None,
+    down: FGDRODual | None,
     memory: SiteLevel | None,
     task: FGDROTask,
     weigh: Callable[..., Float[Tensor, ""]],
@@ -156,13 +156,13 @@ def make_dual(
     plan: Plan[FGDROSettings],
     weigh: Callable[..., Tensor],
     solve: Callable[..., float],
-) -> Dual | None:
+) -> FGDRODual | None:
     levels, shares = find_known(state, plan)
     if not len(levels):
         return None
     dual = solve(levels, shares, plan.settings)
     largest = float(weigh(torch.tensor(levels.max()), dual, plan.settings))
-    return Dual(dual=np.array([dual], x.dtype), largest=np.array([largest], x.dtype))
+    return FGDRODual(dual=np.array([dual], x.dtype), largest=np.array([largest], x.dtype))
 
 
 def update(
@@ -184,7 +184,7 @@ def _method(weigh: Callable[..., Tensor], solve: Callable[..., float]) -> Method
     return Method(
         ClientHalf(sample_objective, sample_batches, partial(start, weigh=weigh), step, finish),
         ServerHalf(init=init, tell=partial(make_dual, weigh=weigh, solve=solve), update=update, report=report),
-        Records(down=Dual, up=SiteLevel, memory=SiteLevel, state=SiteLevels),
+        Records(down=FGDRODual, up=SiteLevel, memory=SiteLevel, state=SiteLevels),
         settings=FGDROSettings,
         table="fgdro",
         losses=(CROSS_ENTROPY, *NUMBER_LOSSES),

@@ -7,6 +7,7 @@ from flwr.app import ArrayRecord, ConfigRecord, Message
 from flwr.serverapp import Grid
 
 from methods.fedprox import FEDPROX, PROXIMAL_MU, FedProxSettings
+from methods.fgdro import FGDRO_CVAR, FGDRO_KL
 from methods.local_sgd import LOCAL_SGD
 from methods.scaffold import SCAFFOLD
 from methods.sgdm import LOCAL_SGDM, LOCAL_SGDM_RATIO
@@ -53,3 +54,5 @@ class FedProx(MethodStrategy):
 
 LocalSGDM = strategy_of(LOCAL_SGDM, "LocalSGDM")
 LocalSGDMRatio = strategy_of(LOCAL_SGDM_RATIO, "LocalSGDMRatio")
+FGDROKL = strategy_of(FGDRO_KL, "FGDROKL")
+FGDROCVaR = strategy_of(FGDRO_CVAR, "FGDROCVaR")

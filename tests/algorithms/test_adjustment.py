@@ -27,7 +27,7 @@ BOTH: dict[str, Scalar] = {"clip-gradient": 0.05, "weight-decay": 0.3}
 
 def test_these_have_them() -> None:
     pairs, samples = ["fedx1", "fedx2", "local-pair"], ["fedprox", "local-sgd", "local-sgdm", "local-sgdm-rl"]
-    assert sorted(ADJUSTED) == sorted([*pairs, *samples, "scaffold"])
+    assert sorted(ADJUSTED) == sorted([*pairs, *samples, "scaffold", "fgdro-kl", "fgdro-cvar"])
 
 
 @pytest.mark.parametrize("clip", [0.0, 0.01, 0.2, 1e6])

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from scipy.special import expit
 
 from apps.config import Scalar
-from methods.fgdro import FGDRO_KL, Dual, FGDROSettings, SiteLevel, solve_cvar, solve_kl, weigh_cvar, weigh_kl
+from methods.fgdro import FGDRO_KL, FGDRODual, FGDROSettings, SiteLevel, solve_cvar, solve_kl, weigh_cvar, weigh_kl
 from tests.algorithms.watched import CLOSE, DROPS, STEPS, Watched, lost
 from tests.reference import fgdro
 from tests.reference.fgdro import Array
@@ -34,7 +34,7 @@ def assert_follows(one: Watched, kind: str) -> None:
     sizes = np.array(one.sizes if one.training.by_examples else [1] * one.clients, float)
     memories: list[float | None] = [None] * one.clients
     levels: dict[int, float] = {}
-    assert one.told(1, Dual) is None
+    assert one.told(1, FGDRODual) is None
     for r in range(1, one.rounds + 1):
         dual, largest, ends = None, 1.0, {}
         if levels:
@@ -42,8 +42,8 @@ def assert_follows(one: Watched, kind: str) -> None:
             known = np.array([levels[i] for i in sorted(levels)])
             dual = fgdro.solve_dual(kind, known, shares, temperature, share)
             largest = fgdro.weigh(kind, known.max(), dual, temperature, share)
-            np.testing.assert_allclose(one.told(r, Dual).dual, dual, **CLOSE)
-            np.testing.assert_allclose(one.told(r, Dual).largest, largest, **CLOSE)
+            np.testing.assert_allclose(one.told(r, FGDRODual).dual, dual, **CLOSE)
+            np.testing.assert_allclose(one.told(r, FGDRODual).largest, largest, **CLOSE)
         for i in one.participants(r):
             rows = [one.batch(i, (r - 1) * STEPS + k) for k in range(STEPS)]
             batches = [(features[i][chosen], labels[i][chosen]) for chosen in rows]
@@ -115,7 +115,7 @@ def test_the_worst_site_gets_all_the_weight_at_a_low_temperature() -> None:
 
 @pytest.mark.parametrize(("level", "weight"), [(0.5, 1.0), (0.6, np.exp(1.0)), (2.0, 3.0)])
 def test_a_weight_is_at_most_the_largest_that_the_server_knows(level: float, weight: float) -> None:
-    down, memory = Dual(dual=np.array([0.5]), largest=np.array([3.0])), SiteLevel(level=np.array([level]))
+    down, memory = FGDRODual(dual=np.array([0.5]), largest=np.array([3.0])), SiteLevel(level=np.array([level]))
     task: Any = SimpleNamespace(settings=FGDROSettings())
     carry = FGDRO_KL.client.start(torch.zeros(2, dtype=torch.float64), down, memory, task)
     assert float(carry.weight) == pytest.approx(weight, rel=1e-12)

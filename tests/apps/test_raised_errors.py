@@ -18,6 +18,7 @@ from apps.doctor.command import cli as doctor
 from apps.sites.site_config import KNOWN as KEYS_OF_SITES
 from problems.errors import InputError
 from simulations.__main__ import cli
+from simulations.kits.command import kit, provision
 from simulations.listing import Section
 
 ROOT = Path(__file__).parents[2]
@@ -122,7 +123,9 @@ def test_all_parts_say_something(made: list[Made]) -> None:
 def test_a_way_out_names_pages_and_commands_that_there_are(made: list[Made]) -> None:
     program = typer.main.get_command(cli)
     assert isinstance(program, Group)
-    known = options(program) | options(typer.main.get_command(doctor)) | FLOWERS
+    kits = typer.Typer()
+    kits.command()(provision)
+    known = FLOWERS.union(options(program), *(options(typer.main.get_command(one)) for one in (doctor, kits, kit)))
     pages = commands = given = 0
     for one in made:
         hint = one.parts["hint"]

@@ -54,9 +54,9 @@ def silence(stage: str, partitions: tuple[int, ...], server_round: int = 2) -> C
     return tamper
 
 
-def test_all_but_those_whose_clients_send_scores_can_be_summed() -> None:
+def test_all_but_those_whose_clients_send_their_own_values_can_be_summed() -> None:
     horizontal = {name for name, row in ALGORITHMS.items() if row.strategy.shares_model}
-    assert horizontal - set(SUMMED) == {"fedx1", "fedx2"}
+    assert horizontal - set(SUMMED) == {"fedx1", "fedx2", "fgdro-kl", "fgdro-cvar"}
     with refuses(ConfigError, "each client's own FedXPredictions.positive_scores"):
         parse_run_config({"strategy": "fedx2", "privacy.secure-sum": True})
 

@@ -42,8 +42,9 @@ def test_shared_weights_score_as_opened_weights(
     outcomes = score(replace(plan, active=recipients), train_and_keep(plan), rows)
     for party, outcome in enumerate(outcomes):
         if party in recipients:
-            # features have 13 fractional bits; fresh random numbers change the rounding of the weights
-            np.testing.assert_allclose(outcome.scores, rows @ opened, atol=1e-3, rtol=1e-3)
+            # fresh random numbers change the rounding, and so each weight by up to about 1e-4
+            error = np.abs(outcome.scores - rows @ opened)  # type: ignore[operator]
+            assert (error <= 3e-4 * (1.0 + np.abs(rows).sum(axis=1))).all()
             assert np.abs(rows @ opened).max() > 128.0  # beyond the period of a slope
         else:
             assert outcome.scores is None
