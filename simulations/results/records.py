@@ -37,9 +37,14 @@ BOOKKEEPING = frozenset(
         *("dropped", "state_lost", "seconds", "server_seconds"),
     ]
 )
-# further such entries of some runs: a vertical run's seconds without joining and evaluation, spent privacy budgets, and
-# the sites' metrics
-OF_SOME_RUNS = frozenset([TRAINING_SECONDS, "epsilon", "pool_epsilon", ROUND_FIGURES])
+# further such entries of some runs: a vertical run's seconds without joining and evaluation, spent privacy budgets, the
+# sites' metrics, shortened updates, a round's simulated duration, and the losses of FGDRO's training batches
+OF_SOME_RUNS = frozenset(
+    [
+        *(TRAINING_SECONDS, "epsilon", "pool_epsilon", ROUND_FIGURES),
+        *("bounded_clients", "simulated_seconds", "worst_site_loss", "mean_site_loss"),
+    ]
+)
 UNTOLD = (*SHOWING_KEYS, "run-name", "resume")  # keys that do not distinguish runs
 FINISHED, STOPPED, FAILED, UNFINISHED = "finished", "stopped", "failed", "unfinished"
 STOPPED_EARLY = "stopped early"  # prefix of failure.json's reason if a sweep ended a run before its last round

@@ -13,6 +13,7 @@ from scipy.special import expit
 
 from apps.config import Scalar
 from methods.fgdro import FGDRO_KL, FGDRODual, FGDROSettings, SiteLevel, solve_cvar, solve_kl, weigh_cvar, weigh_kl
+from simulations.results.records import evaluation
 from tests.algorithms.watched import CLOSE, DROPS, STEPS, Watched, lost
 from tests.reference import fgdro
 from tests.reference.fgdro import Array
@@ -130,3 +131,5 @@ def test_a_client_s_level_may_not_be_infinite(data: dict[str, Scalar], tmp_path:
 
     one = Watched(tmp_path, {**data, "strategy": "fgdro-cvar"}, tamper=tamper)
     assert list(one.run.lines[2]["dropped"]) == ["1"]
+    assert one.run.lines[2]["worst_site_loss"] > 0
+    assert evaluation(one.run.lines[2]) == {}  # a round without an evaluation

@@ -8,6 +8,7 @@ import pytest
 from apps.config import ConfigError, parse_run_config
 from apps.server_app import RunFailedError
 from payloads.settings import TrainingSettings
+from simulations.results.records import evaluation
 from strategies.rounds.slow_clients import reply_seconds
 from tests.battery.federation import federate
 from tests.refusals import refuses
@@ -40,6 +41,7 @@ def test_late_replies_are_dropped_and_rounds_last_as_long_as_their_slowest_reply
     plain, _ = federate(tmp_path / "plain", KEYS, clients=4, stack=4 if stack else 1)
     assert [line.get("simulated_seconds") for line in run.lines] == [None, 4.0, 50.0, 4.0, 4.0]
     assert [line["dropped"] for line in run.lines] == [{}, {}, {"2": "no answer"}, {}, {}]
+    assert all("simulated_seconds" not in evaluation(line) for line in run.lines)
     same = [own["loss"] == other["loss"] for own, other in zip(run.lines, plain.lines, strict=True)]
     assert same == [True, True, False, False, False]
 
