@@ -23,6 +23,7 @@ Distributionally Robust Optimization" (NeurIPS 2024). We derived the rest:
 | T, share | ``temperature``, ``share`` |
 """
 
+from bisect import bisect_left
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from functools import partial
@@ -102,11 +103,15 @@ def solve_kl(levels: Float64[np.ndarray, "n"], shares: Float64[np.ndarray, "n"],
 
 def solve_cvar(levels: Float64[np.ndarray, "n"], shares: Float64[np.ndarray, "n"], settings: FGDROSettings) -> float:
     """Return s with sum_i q_i p_i = 1. The sum falls in s, and is linear between points at which a p_i is clipped."""
-    top = settings.temperature / settings.share
-    corners = np.unique(np.concatenate([levels, levels - top]))
-    sums = [float(shares @ ((levels - s).clip(0.0, top) / settings.temperature)) for s in corners]
+
+    def add(dual: float) -> float:
+        return float(shares @ weigh_cvar(torch.from_numpy(levels), dual, settings).numpy())
+
+    corners = np.unique(np.concatenate([levels, levels - settings.temperature / settings.share]))
     # the sum is 1/share at the first corner and 0 at the last
-    return float(np.interp(-1.0, np.negative(sums), corners))
+    last = max(bisect_left(corners, -1.0, key=lambda dual: -add(dual)), 1)
+    ends = corners[last - 1 : last + 1]
+    return float(np.interp(-1.0, [-add(dual) for dual in ends], ends))
 
 
 def start(

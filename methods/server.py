@@ -68,15 +68,15 @@ def draw_clients(
         hint = "lower min-train-nodes, or connect more sites"
         raise InputError("min-train-nodes", got=got, allowed=allowed, hint=hint)
     sampling = training.client_sampling if purpose is Purpose.SAMPLE_CLIENTS else UNIFORM
-    rng = stream(training.seed, purpose, server_round)
-    if sampling not in (UNIFORM, CYCLIC):
-        return _call_sampler(sampling, server_round, count, num_sites, rng)
-    if count == num_sites:
+    if count == num_sites and sampling in (UNIFORM, CYCLIC):
         return list(range(count))
     if sampling == CYCLIC:
         order = stream(training.seed, purpose).permutation(num_sites)
         first = (server_round - 1) * count
         return sorted(order[np.arange(first, first + count) % num_sites].tolist())
+    rng = stream(training.seed, purpose, server_round)
+    if sampling != UNIFORM:
+        return _call_sampler(sampling, server_round, count, num_sites, rng)
     return sorted(int(client) for client in rng.choice(num_sites, count, replace=False))
 
 

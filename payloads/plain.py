@@ -27,6 +27,13 @@ FLORILEGIUM, MESSAGE, NUMPY = CLIENTS = ("florilegium", "message", "numpy")
 _STATISTICS = ("running_mean", "running_var")
 
 
+def _decode(name: str, array: Array) -> NDArray[Any]:
+    try:
+        return decode_array(array)
+    except Exception as error:  # untrusted bytes: NumPy's reader raises a dozen types
+        raise PayloadError(f"model: {name!r} cannot be read ({type(error).__name__}: {error})") from None
+
+
 @dataclass(frozen=True)
 class NamedArray:
     """An array of a plain model.
@@ -48,10 +55,7 @@ class NamedArray:
         Raises:
             PayloadError: The array is not of numbers, or has another shape.
         """
-        try:
-            value = decode_array(array)
-        except Exception as error:  # untrusted bytes: NumPy's reader raises a dozen types
-            raise PayloadError(f"model: {self.name!r} cannot be read ({type(error).__name__}: {error})") from None
+        value = _decode(self.name, array)
         if value.shape != self.shape or value.dtype.kind not in "fiub":
             raise PayloadError(f"model: {self.name!r} is {value.dtype.name}{value.shape}, expected {self.shape}")
         return value.reshape(-1).astype(np.float64)
@@ -78,10 +82,7 @@ class PlainModel:
         """
         arrays = []
         for name, array in values_of(record).items():
-            try:
-                value = decode_array(array)
-            except Exception as error:
-                raise PayloadError(f"model: {name!r} cannot be read ({type(error).__name__}: {error})") from None
+            value = _decode(name, array)
             if value.dtype.kind not in "fiub":
                 raise PayloadError(f"model: {name!r} is {value.dtype.name}, expected numbers")
             is_buffer = value.dtype.kind != "f" or name.rpartition(".")[2] in _STATISTICS

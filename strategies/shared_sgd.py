@@ -80,7 +80,7 @@ class SharedSGD(VFB2):
         order = DealOrder(
             problem=vfb2.problem,
             columns=columns,
-            decays=not scores and (rounds or make_objective(vfb2.problem, vfb2.factor).weight > 0),
+            decays=make_objective(vfb2.problem, vfb2.factor).weight > 0,
             rows=rows,
             test_rows=test_rows,
             batch_size=training.batch_size,

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator
-from ipaddress import IPv4Address, IPv6Address
+from ipaddress import ip_address
 from pathlib import Path
 
 import tomli_w
@@ -122,12 +122,10 @@ def _check_certificate(project: Project, out: Path, renew: bool) -> Iterator[Con
 
 
 def _normal(host: str) -> str:
-    for kind in (IPv4Address, IPv6Address):
-        try:
-            return str(kind(host))
-        except ValueError:
-            continue
-    return host
+    try:
+        return str(ip_address(host))
+    except ValueError:
+        return host
 
 
 def _write(project: Project, kit: Kit, folder: Path, out: Path) -> Iterator[str]:

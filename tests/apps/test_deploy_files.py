@@ -168,9 +168,9 @@ def test_systemd_finds_nothing_wrong(name: str, kits: Path, tmp_path: Path) -> N
     assert "PATH=/opt/florilegium/.venv/bin:" in text
     path = tmp_path / f"{name}.service"
     path.write_text(text.replace("/opt/florilegium/.venv/bin", str(Path(sys.executable).parent)), encoding="utf-8")
-    told = subprocess.run(["systemd-analyze", "verify", "--man=no", path], capture_output=True, text=True)
-    assert told.stderr == ""
-    assert told.returncode == 0
+    checked = subprocess.run(["systemd-analyze", "verify", "--man=no", path], capture_output=True, text=True)
+    assert checked.stderr == ""
+    assert checked.returncode == 0
 
 
 @pytest.mark.parametrize("version", ["1.30", "1.37"])

@@ -22,7 +22,7 @@ class DealOrder(BaseModel, frozen=True, extra="forbid"):
     Attributes:
         problem: A problem of `vertical.problem.objectives`.
         columns: The number of columns of each party.
-        decays: Whether the weights shrink in each update.
+        decays: Whether the weights shrink in each update of a segment that trains.
         rows: The number of training rows.
         test_rows: The number of test rows.
         batch_size: The rows of an update. 0: all.
@@ -58,13 +58,15 @@ class DealOrder(BaseModel, frozen=True, extra="forbid"):
         """
         same = "problem", "columns", "rows", "test_rows", "batch_size", "seed", "first_epoch", "epochs", "rounds"
         fields = {name: getattr(plan, name) for name in same}
-        decays = (plan.weight > 0 or plan.rounds) and not plan.score
-        return cls(decays=decays, labelled=plan.active[0], evaluates=plan.evaluate, scores=plan.score, **fields)
+        return cls(
+            decays=plan.weight > 0, labelled=plan.active[0], evaluates=plan.evaluate, scores=plan.score, **fields
+        )
 
     @property
     def plan(self) -> DealPlan:
-        """The plan of the deals."""
-        return DealPlan(self.problem, self.columns, self.decays, scores=self.scores)
+        """The plan of the deals. The rounding of weights needs the numbers of weights that shrink."""
+        decays = (self.decays or self.rounds) and not self.scores
+        return DealPlan(self.problem, self.columns, decays, scores=self.scores)
 
     @property
     def evaluated(self) -> slice | None:

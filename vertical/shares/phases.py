@@ -61,6 +61,19 @@ class SharesContext:
         ordered = [masked[party] for party in range(self.plan.parties)]
         return DealChecks(self.me, self.weights.plan, self.mask, ordered)
 
+    def launch(self, number: int) -> tuple[Update, CheckedDeal]:
+        """Choose an update's numbers, publish the masked weights and the numbers of the check, and return both.
+
+        Args:
+            number: The number of the update in the segment.
+        """
+        rows = self.sums.batches[number]
+        checked = self.checks.choose(rows, self.package.update(len(rows)))
+        update = Update(rows, checked.deal)
+        words = np.concatenate([self.weights.mask_weights(update), checked.published])
+        self.sums.publish(Kind.MASKED_WEIGHTS, number, words)
+        return update, checked
+
     def check_sum(self, number: int, opened: Words) -> None:
         """Raise FinalError if the dealer's numbers of an update are wrong.
 
@@ -80,22 +93,16 @@ class SharedUpdates(SegmentPhase):
     """
 
     def __init__(self, context: SharesContext) -> None:
-        self._context, batches = context, context.sums.batches
-        self._batches = batches[:-1] if context.plan.rounds else batches
+        self._context, self._count = context, len(context.sums.batches) - context.plan.rounds
         self._under_way: dict[int, tuple[Update, CheckedDeal]] = {}
 
     def begin(self) -> None:
-        for number in range(min(self._context.plan.window, len(self._batches))):
+        for number in range(min(self._context.plan.window, self._count)):
             self._launch(number)
         self.process_sums()
 
     def _launch(self, number: int) -> None:
-        context, rows = self._context, self._batches[number]
-        checked = context.checks.choose(rows, context.package.update(len(rows)))
-        update = Update(rows, checked.deal)
-        self._under_way[number] = update, checked
-        words = np.concatenate([context.weights.mask_weights(update), checked.published])
-        context.sums.publish(Kind.MASKED_WEIGHTS, number, words)
+        self._under_way[number] = self._context.launch(number)
 
     def process_sums(self) -> None:
         context, sums, weights = self._context, self._context.sums, self._context.weights
@@ -118,7 +125,7 @@ class SharedUpdates(SegmentPhase):
                 number, opened = taken
                 weights.apply(self._under_way.pop(number)[0], opened)
                 context.tally.count(min(number, context.plan.window - 1), min(number, context.plan.window - 1))
-                if number + context.plan.window < len(self._batches):
+                if number + context.plan.window < self._count:
                     self._launch(number + context.plan.window)
                 busy = True
             if not self._under_way:
@@ -211,11 +218,7 @@ class CheckedExchange:
 
     def __init__(self, context: SharesContext, number: int, use: Callable[[Update, Words], None]) -> None:
         self._context, self._number, self._use = context, number, use
-        rows = context.sums.batches[number]
-        self._checked = context.checks.choose(rows, context.package.update(len(rows)))
-        self._update = Update(rows, self._checked.deal)
-        words = np.concatenate([context.weights.mask_weights(self._update), self._checked.published])
-        context.sums.publish(Kind.MASKED_WEIGHTS, number, words)
+        self._update, self._checked = context.launch(number)
 
     def is_checked(self) -> bool:
         """Process complete sums, and return whether the parties have just checked the dealer's numbers.
