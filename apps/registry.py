@@ -119,6 +119,11 @@ ALGORITHMS: dict[str, Algorithm] = {
         scoring.FedSGDASvrgClient,
         "the same with the SVRG estimator and a periodic large batch of clients (Remark 1)",
     ),
+    "fedgda-gt": pair(
+        minimax.FedGDAGT,
+        scoring.FedGDAGTClient,
+        "minimax by gradient tracking of all sites, exact with constant steps (FedGDA-GT, Sun, Wei 2022)",
+    ),
     # FedX, and the same losses without a pool
     "fedx1": pair(
         fedx.FedX1, scoring.FedX1Client, "pairwise risk with linear f (AUC) over all sites' pairs (FedX, Algorithm 1)"
@@ -164,6 +169,16 @@ ALGORITHMS: dict[str, Algorithm] = {
         minimax.LocalSGDAM,
         scoring.LocalSGDAMClient,
         "local descent ascent with momentum and plain averaging (LocalSGDAM, Sharma et al. 2022)",
+    ),
+    "scgdam-multi": pair(
+        minimax.SCGDAMMulti,
+        scoring.SCGDAMMultiClient,
+        "minimax AUC several cross-entropy steps from the model, with momentum (Zhang et al. 2024)",
+    ),
+    "fedsgda-m": pair(
+        minimax.FedSGDAM,
+        scoring.FedSGDAMClient,
+        "local descent ascent with STORM's momentum (FedSGDA-M, Wu et al. 2023)",
     ),
     "local-sgdm": pair(
         local_sgd.LocalSGDM,

@@ -9,14 +9,17 @@ from methods.composite import COMPOSITE
 from methods.cox import REGRESSION
 from methods.fast_fedda import FAST_FEDDA
 from methods.fedda import FEDDA, FEDMID
+from methods.fedgda_gt import FEDGDA_GT
 from methods.fedprox import FEDPROX, PROXIMAL_MU
 from methods.fedsgda import FEDSGDA_MB, FEDSGDA_SPIDER, FEDSGDA_STORM, FEDSGDA_SVRG
+from methods.fedsgda_m import FEDSGDA_M
 from methods.fedx import FEDX1, FEDX2, SCORING, SCORING_ROUND
 from methods.fgdro import FGDRO_CVAR, FGDRO_KL
 from methods.local_pair import LOCAL_PAIR
 from methods.local_sgd import LOCAL_SGD
 from methods.scaffold import SCAFFOLD
 from methods.scgdam import LOCAL_SCGDAM
+from methods.scgdam_multi import SCGDAM_MULTI
 from methods.sgdam import LOCAL_SGDAM
 from methods.sgdm import LOCAL_SGDM, LOCAL_SGDM_RATIO
 from payloads.record import FloatArray
@@ -91,5 +94,8 @@ FedSGDAClient = client_of(FEDSGDA_MB, "FedSGDA", MinimaxClient)
 FedSGDAStormClient = client_of(FEDSGDA_STORM, "FedSGDAStorm", MinimaxClient)
 FedSGDASpiderClient = client_of(FEDSGDA_SPIDER, "FedSGDASpider", MinimaxClient)
 FedSGDASvrgClient = client_of(FEDSGDA_SVRG, "FedSGDASvrg", MinimaxClient)
+FedGDAGTClient = client_of(FEDGDA_GT, "FedGDAGT", MinimaxClient)
+FedSGDAMClient = client_of(FEDSGDA_M, "FedSGDAM", MinimaxClient)
 LocalSCGDAMClient = client_of(LOCAL_SCGDAM, "LocalSCGDAM", MinimaxClient)
 LocalSGDAMClient = client_of(LOCAL_SGDAM, "LocalSGDAM", MinimaxClient)
+SCGDAMMultiClient = client_of(SCGDAM_MULTI, "SCGDAMMulti", MinimaxClient)

@@ -9,9 +9,11 @@ from clients.scoring import CodascaClient as CodascaClient
 from clients.scoring import CompositeClient as CompositeClient
 from clients.scoring import FastFedDAClient as FastFedDAClient
 from clients.scoring import FedDAClient as FedDAClient
+from clients.scoring import FedGDAGTClient as FedGDAGTClient
 from clients.scoring import FedMidClient as FedMidClient
 from clients.scoring import FedProxClient as FedProxClient
 from clients.scoring import FedSGDAClient as FedSGDAClient
+from clients.scoring import FedSGDAMClient as FedSGDAMClient
 from clients.scoring import FedSGDASpiderClient as FedSGDASpiderClient
 from clients.scoring import FedSGDAStormClient as FedSGDAStormClient
 from clients.scoring import FedSGDASvrgClient as FedSGDASvrgClient
@@ -28,6 +30,7 @@ from clients.scoring import LocalSGDMRatioClient as LocalSGDMRatioClient
 from clients.scoring import MinimaxClient as MinimaxClient
 from clients.scoring import NewtonClient as NewtonClient
 from clients.scoring import ScaffoldClient as ScaffoldClient
+from clients.scoring import SCGDAMMultiClient as SCGDAMMultiClient
 from clients.vfb2 import SharedSGDClient as SharedSGDClient
 from clients.vfb2 import VFB2Client as VFB2Client
 from clients.vfb2 import VFB2SAGAClient as VFB2SAGAClient
@@ -70,6 +73,9 @@ from methods.scgdam import CompositionalState as CompositionalState
 from methods.scgdam import CompositionalUp as CompositionalUp
 from methods.scgdam import SCGDAMDown as SCGDAMDown
 from methods.scgdam import SCGDAMSettings as SCGDAMSettings
+from methods.scgdam_multi import MultiLevelDown as MultiLevelDown
+from methods.scgdam_multi import MultiLevelState as MultiLevelState
+from methods.scgdam_multi import MultiLevelUp as MultiLevelUp
 from methods.sgdam import SaddleMomentum as SaddleMomentum
 from methods.sgdam import SGDAMDown as SGDAMDown
 from methods.sgdam import SGDAMSettings as SGDAMSettings
@@ -112,7 +118,9 @@ from strategies.local_sgd import Scaffold as Scaffold
 from strategies.method import MethodStrategy as MethodStrategy
 from strategies.minimax import Coda as Coda
 from strategies.minimax import Codasca as Codasca
+from strategies.minimax import FedGDAGT as FedGDAGT
 from strategies.minimax import FedSGDA as FedSGDA
+from strategies.minimax import FedSGDAM as FedSGDAM
 from strategies.minimax import FedSGDAMB as FedSGDAMB
 from strategies.minimax import FedSGDASPIDER as FedSGDASPIDER
 from strategies.minimax import FedSGDASTORM as FedSGDASTORM
@@ -120,6 +128,7 @@ from strategies.minimax import FedSGDASVRG as FedSGDASVRG
 from strategies.minimax import LocalSCGDAM as LocalSCGDAM
 from strategies.minimax import LocalSGDAM as LocalSGDAM
 from strategies.minimax import MinimaxStrategy as MinimaxStrategy
+from strategies.minimax import SCGDAMMulti as SCGDAMMulti
 from strategies.minimax import StagewiseStrategy as StagewiseStrategy
 from strategies.rounds.errors import StrategyError as StrategyError
 from strategies.shared_sgd import SharedSGD as SharedSGD

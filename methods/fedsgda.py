@@ -24,7 +24,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from itertools import islice
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 from jaxtyping import Float
@@ -93,7 +93,7 @@ class LocalGradient(Payload):
 # The client half.
 
 
-def collect(x: Float[Tensor, "d"], down: FedSGDADown, task: FedSGDATask) -> LocalGradient:
+def collect(x: Float[Tensor, "d"], down: FedSGDADown, task: Task[Any, Oracle]) -> LocalGradient:
     """Answer in the phase `GRADIENTS` (Framework 2).
 
     Args:
@@ -139,7 +139,7 @@ class Batch(NamedTuple):
     number: int
 
 
-def draw(task: FedSGDATask, down: object) -> Iterator[tuple[float, Batch]]:
+def draw(task: Task[Any, Oracle], down: object) -> Iterator[tuple[float, Batch]]:
     """Draw a round's mini-batches; a `ClientHalf.batches`.
 
     Args:
@@ -163,22 +163,36 @@ def start(x: Float[Tensor, "d"], down: FedSGDADown, memory: None, task: FedSGDAT
         x: z_t, the message's point.
         down: The message's record, with (u_t, v_t).
         rho: The decay of the steps if the setting is "auto"; it depends on the estimator.
+    """
+    f, own = weigh(task, down), task.settings
+    shrink = task.server_round ** own.decay(rho)  # (t + 1)^rho
+    return begin(x, down, task, f, fill_blocks(f, -own.primal_step / shrink, own.dual_step / shrink))
+
+
+def begin(
+    x: Float[Tensor, "d"], down: FedSGDADown, task: Task[Any, Oracle], f: Oracle, steps: Float[Tensor, "d"]
+) -> Carry:
+    """Make the carry of a round and, without batch norm, take the first step.
+
+    Args:
+        x: z_t, the message's point.
+        down: The message's record, with (u_t, v_t).
+        f: f_i.
+        steps: The signed steps of each coordinate.
 
     Raises:
         ValueError: The message has no estimate.
     """
     if down.estimate is None:
-        raise ValueError("FedSGDA's update phase needs the server's estimate")
-    f, own, origin, estimate = weigh(task, down), task.settings, x.clone(), as_tensor(down.estimate, x)
-    shrink = task.server_round ** own.decay(rho)  # (t + 1)^rho
-    steps = fill_blocks(f, -own.primal_step / shrink, own.dual_step / shrink)
+        raise ValueError("the update phase needs the server's estimate")
+    origin, estimate = x.clone(), as_tensor(down.estimate, x)
     if not len(f.buffers):
         x.addcmul_(steps, estimate)
     at_origin = f.batch_gradients(origin, (batch.rows for _, batch in draw(task, down)))
     return Carry(x, origin, estimate, steps, f, at_origin)
 
 
-def step(carry: Carry, batch: Batch, eta: float, task: FedSGDATask) -> Carry:
+def step(carry: Carry, batch: Batch, eta: float, task: Task[Any, Oracle]) -> Carry:
     """Lines 3 to 5 of Framework 3: x <- x - eta_t d_x and y <- y + gamma_t d_y with
     d = g_i(z^(k); B) - g_i(z_t; B) + (u_t, v_t), the same mini-batch B and the same dropout in both gradients."""
     f, known = carry.f, carry.at_origin

@@ -48,6 +48,7 @@ class SCGDAMSettings(SGDAMSettings):
     hessian: Literal["exact", "identity"] = setting(
         "The inner step's derivative: with Hessian-vector products, or the identity.", "exact"
     )
+    levels: int = setting("With scgdam-multi: the number of inner steps.", 2, ge=1, le=10)
     independent_batches: bool = setting("Whether the inner and the outer function take separate batches.", False)
     headline: Literal["outer", "inner"] = setting(
         "The model in the log and the curves: w (outer) or the estimate h (inner).", "outer"
@@ -158,6 +159,7 @@ def compose(
     batch: Batch,
     weight: float,
     settings: SCGDAMSettings,
+    levels: Sequence[Float[Tensor, "*stack d"]] = (),
 ) -> Float[Tensor, "*stack d"]:
     """h <- (1 - weight) h + weight g(x; xi); return the gradients at the new h.
 
@@ -167,14 +169,26 @@ def compose(
         h: The point (h, y) of the second network, changed in place.
         weight: The weight of the new inner point, in (0, 1]; 1 discards the old h.
         settings: The settings of g: its step rho, and its exact Jacobian or the identity.
+        levels: The estimates between x and h, changed in place; see `methods.scgdam_multi`. Each estimate, and h, then
+            moves to g at the estimate before it.
 
     Returns:
         grad g(x; xi)^T grad_h f(h, y; zeta) and grad_y f(h, y; zeta) as one vector. Valid until the next call.
     """
-    inner, pull_back = f.descend(z, batch.xi, settings.rho, exact=settings.hessian == "exact")
-    h.lerp_(inner, weight)
-    h[..., f.primal_dim :] = z[..., f.primal_dim :]  # y has no estimate
-    return pull_back(f.outer_gradient(h, batch.zeta))
+    pulls, point, statistics = [], z, f.buffers
+    for estimate in (*levels, h):
+        inner, pull = f.descend(point, batch.xi, settings.rho, exact=settings.hessian == "exact")
+        if levels and point is z:
+            statistics = f.buffers.clone()  # the first network keeps its batch-norm statistics at x
+        estimate.lerp_(inner, weight)
+        estimate[..., f.primal_dim :] = z[..., f.primal_dim :]  # y has no estimate
+        pulls.append(pull)
+        point = estimate
+    f.buffers.copy_(statistics)
+    gradient = f.outer_gradient(h, batch.zeta)
+    for pull in reversed(pulls):
+        gradient = pull(gradient)
+    return gradient
 
 
 def start(x: Float[Tensor, "d"], down: SCGDAMDown, memory: None, task: SCGDAMTask) -> Carry:
@@ -187,7 +201,9 @@ def start(x: Float[Tensor, "d"], down: SCGDAMDown, memory: None, task: SCGDAMTas
     return Carry(x, h, gradient.clone(), f)
 
 
-def step(carry: Carry, batch: Batch, drop: float, task: SCGDAMTask) -> Carry:
+def step(
+    carry: Carry, batch: Batch, drop: float, task: SCGDAMTask, levels: Sequence[Float[Tensor, "*stack d"]] = ()
+) -> Carry:
     """Lines 2 to 4 of Algorithm 1: one step of x and y, then of h, then of u and v."""
     s, p = task.settings, carry.f.primal_dim
     x, y, u, v = carry.x[..., :p], carry.x[..., p:], carry.momentum[..., :p], carry.momentum[..., p:]
@@ -195,7 +211,7 @@ def step(carry: Carry, batch: Batch, drop: float, task: SCGDAMTask) -> Carry:
     x.sub_(u, alpha=s.gamma_x * s.eta * drop)
     y.add_(v, alpha=s.gamma_y * s.eta * drop)
     # line 3: h <- (1 - alpha eta) h + alpha eta g(x; xi)
-    gradient = compose(carry.f, carry.x, carry.h, batch, s.alpha * s.eta, s)
+    gradient = compose(carry.f, carry.x, carry.h, batch, s.alpha * s.eta, s, levels)
     # line 4: u <- (1 - beta_x eta) u + beta_x eta grad g^T grad_h f, v <- (1 - beta_y eta) v + beta_y eta grad_y f
     u.lerp_(gradient[..., :p], s.beta_x * s.eta)
     v.lerp_(gradient[..., p:], s.beta_y * s.eta)
@@ -212,9 +228,15 @@ def count_duals(plan: Plan[SCGDAMSettings]) -> int:
     return 1 if plan.finding_counts is None else plan.finding_counts.shape[1]
 
 
-def make_down(x: Float[np.ndarray, "d"], state: CompositionalState | None, plan: Plan[SCGDAMSettings]) -> SCGDAMDown:
+def make_down(
+    x: Float[np.ndarray, "d"],
+    state: CompositionalState | None,
+    plan: Plan[SCGDAMSettings],
+    kind: type[SCGDAMDown] = SCGDAMDown,
+) -> SCGDAMDown:
+    """Make the record sent to the clients, of the class `kind`."""
     means = {} if state is None else {**state.arrays(), "inner": state.inner[: -count_duals(plan)]}
-    return SCGDAMDown(population=count_population(plan), **means)
+    return kind(population=count_population(plan), **means)
 
 
 def update(

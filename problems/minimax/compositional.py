@@ -94,7 +94,7 @@ class CompositionalOracle(AUCOracle):
 
         Returns:
             The point (g(x; rows), y), and a function that turns q into grad g(x; rows)^T q in place and returns q. Call
-            this function once, before z changes.
+            this function once, before z changes. Other points may be descended from in between.
         """
         features, labels = self._batch(rows)
         if not (exact and rho > 0):
@@ -112,6 +112,7 @@ class CompositionalOracle(AUCOracle):
             point[span].view(shape).sub_(descent.detach(), alpha=rho)
 
         def pull_back(q: Tensor) -> Tensor:
+            self.model.show(z)
             directions = [q[span].view(shape) for span, shape in parts]
             products = torch.autograd.grad(descents, weights, directions)
             for direction, product in zip(directions, products, strict=True):

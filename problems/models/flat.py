@@ -218,7 +218,7 @@ class FlatModel:
             weights: The weights to use. None: the model's own weights.
         """
         weights = self.parameters if weights is None else weights
-        self._show(weights)
+        self.show(weights)
         self._enter_train_mode()
         features = features.to(self.device, self.dtype)
         with torch.autocast(self.device.type, self.precision, enabled=self.precision is not None):
@@ -274,7 +274,7 @@ class FlatModel:
         if self.dense is not None:
             scores, pull = self.forward(weights, features)
             return scores, self.dense.record_lengths(weights, features.flatten(1)), pull
-        self._show(weights)
+        self.show(weights)
         self._enter_train_mode()
         trained = {name: value.detach() for name, value in zip(self.parameter_names, self._members, strict=True)}
 
@@ -309,7 +309,7 @@ class FlatModel:
     def predict(self, features: Float[Tensor, "n *shape"]) -> Float[Tensor, "n *outputs"]:
         """Score features in eval mode, in batches and without a graph."""
         batch_size = _CPU_BATCH if self.device.type == "cpu" else _DEVICE_BATCH
-        self._show(self.parameters)
+        self.show(self.parameters)
         if self.module.training:
             self.module.eval()
         # created outside inference mode, so the caller can use the result in a graph
@@ -370,7 +370,7 @@ class FlatModel:
         for norm in self._still:
             norm.eval()
 
-    def _show(self, weights: Float[Tensor, "d"]) -> None:
+    def show(self, weights: Float[Tensor, "d"]) -> None:
         """Make the module's parameters views of a vector of weights."""
         if weights is self._seen:
             return
@@ -423,7 +423,7 @@ class _Repetition:
         self.model, self.weights = model, weights
 
     def __enter__(self) -> None:
-        self.model._show(self.weights)
+        self.model.show(self.weights)
         self.model._enter_train_mode()
         self.statistics = self.model.statistics.clone()
 

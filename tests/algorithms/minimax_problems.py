@@ -21,11 +21,13 @@ def compose(
     *,
     exact: bool = True,
     outer_rows: Indices | None = None,
+    levels: int = 1,
 ) -> Tensor:
     """Run a step of h and compute the gradients with `methods.scgdam.compose`, at the oracle's two points."""
     batch = scgdam.Batch(rows, rows if outer_rows is None else outer_rows)
     settings = scgdam.SCGDAMSettings(rho=rho, hessian="exact" if exact else "identity")
-    return scgdam.compose(oracle, oracle.parameters, oracle.inner.parameters, batch, weight, settings)
+    z, h = oracle.parameters, oracle.inner.parameters
+    return scgdam.compose(oracle, z, h, batch, weight, settings, [h.clone() for _ in range(levels - 1)])
 
 
 # Valid problems.

@@ -61,7 +61,7 @@ def test_a_client_evaluates_on_its_own_samples(name: str) -> None:
     ("name", "words"),
     [
         ("fedx1", "the server's message has no FedXPool"),
-        ("fedsgda-mb", "FedSGDA's update phase needs the server's estimate"),
+        ("fedsgda-mb", "the update phase needs the server's estimate"),
     ],
 )
 def test_a_client_without_its_inbox_says_what_is_missing(name: str, words: str) -> None:

@@ -1,4 +1,4 @@
-"""LocalSGDAM: step by step against the NumPy reference, and settings for which it is CoDA."""
+"""LocalSGDAM and FedSGDA-M: step by step against the NumPy reference, and settings for which they are CoDA."""
 
 from collections.abc import Iterator
 from pathlib import Path
@@ -16,6 +16,7 @@ from tests.reference.minimax import Array
 def reference(one: Watched) -> Iterator[tuple[Array, Array]]:
     """Yield (z, m) after each round."""
     problem, settings, z, momentum = one.saddle(), one.settings, one.models[0], None
+    storm = one.flat["strategy"] == "fedsgda-m"
     for t in range(ROUNDS):
         ends = []
         for i in one.participants(t + 1):
@@ -23,7 +24,7 @@ def reference(one: Watched) -> Iterator[tuple[Array, Array]]:
             for iteration in range(t * STEPS, (t + 1) * STEPS):
                 drop = one.rate(iteration) / one.training.learning_rate
                 gammas = settings.gamma_x * drop, settings.gamma_y * drop
-                rest = (iteration, settings.eta, *gammas, settings.beta_x, settings.beta_y)
+                rest = (iteration, settings.eta, *gammas, settings.beta_x, settings.beta_y, storm)
                 end = minimax.localsgdam_round(problem, *end, [i], one.batch, 1, *rest)
             ends.append(end)
         z, momentum = (np.mean(parts, axis=0) for parts in zip(*ends, strict=True))
@@ -50,16 +51,33 @@ def assert_follows(one: Watched) -> None:
             np.testing.assert_allclose(one.told(r + 1, SGDAMDown).momentum, momentum, **CLOSE)
 
 
+STRATEGIES = ("fedsgda-m", "local-sgdam")
+both = pytest.mark.parametrize("strategy", STRATEGIES)
+
+
+@both
 @pytest.mark.parametrize("variant", VARIANTS)
-def test_it_follows_the_reference(variant: str, data: dict[str, Scalar], tmp_path: Path) -> None:
-    one = Watched(tmp_path, {**data, "strategy": "local-sgdam", **VARIANTS[variant]})
+def test_it_follows_the_reference(strategy: str, variant: str, data: dict[str, Scalar], tmp_path: Path) -> None:
+    one = Watched(tmp_path, {**data, "strategy": strategy, **VARIANTS[variant]})
     assert_follows(one)
     assert one.told(1, SGDAMDown).momentum is None
     assert all(one.told(r, SGDAMDown).population.tolist() == [0.3, 110 / SITES] for r in range(1, ROUNDS + 1))
 
 
-def test_it_follows_the_reference_on_a_problem_of_its_own(tmp_path: Path) -> None:
-    assert_follows(Watched(tmp_path, {"strategy": "local-sgdam", **PL}, clients=3))
+@both
+def test_it_follows_the_reference_on_a_problem_of_its_own(strategy: str, tmp_path: Path) -> None:
+    assert_follows(Watched(tmp_path, {"strategy": strategy, **PL}, clients=3))
+
+
+def test_storm_s_momentum_of_all_samples_is_the_gradient(data: dict[str, Scalar], tmp_path: Path) -> None:
+    """Without noise the corrected momentum never lags, so its weight has no effect. Plain momentum lags."""
+    common = {**data, "partition": "iid", "batch-size": 0, "learning-rate": 0.2, "coda.proximal": 0.0}
+    own = {"sgdam.eta": 0.4, "sgdam.gamma-x": 0.5, "sgdam.gamma-y": 0.5, "sgdam.beta-x": 0.5, "sgdam.beta-y": 0.5}
+    names = ("coda", *STRATEGIES)
+    runs = [{**common, "strategy": name} | ({} if name == "coda" else own) for name in names]
+    coda, storm, plain = (Watched(tmp_path, keys, clients=1) for keys in runs)
+    np.testing.assert_allclose(storm.models, coda.models, **EXACT)
+    assert np.abs(plain.models[-1] - coda.models[-1]).max() > 1e-3
 
 
 @pytest.mark.parametrize("more", [DROPS, {"lr-decay": 0.1, "lr-decay-at": "0.5,0.75", "score": "sigmoid"}])

@@ -136,6 +136,7 @@ def valid(key: str) -> st.SearchStrategy[Any]:
         "sgdam.beta-x": st.floats(0.1, 3.3),
         "sgdam.beta-y": st.floats(0.1, 3.3),
         "scgdam.eta": st.floats(0.1, 0.3),
+        "scgdam.levels": st.integers(1, 10),
         **{f"scgdam.{key}": st.floats(0.1, 3.3) for key in ("beta-x", "beta-y", "alpha")},
         "fedsgda.rho": st.one_of(st.just("auto"), st.floats(0, 1, exclude_max=True)),
         "fedsgda.large-batch": st.one_of(st.just("auto"), st.integers(1, 10**6)),

@@ -25,7 +25,7 @@ BUDGET = {"dataset": "breast-cancer", "privacy.epsilon": 2.0, "privacy.delta": 1
 def test_the_methods_whose_loss_is_a_sum_over_samples_can_have_a_budget() -> None:
     sgd = {"local-sgd", "local-sgdm", "local-sgdm-rl", "scaffold", "fedprox"}
     fedsgda = {f"fedsgda-{estimator}" for estimator in ("mb", "storm", "spider", "svrg")}
-    assert set(PRIVATE) == sgd | fedsgda | {"coda", "codasca", "local-sgdam"}
+    assert set(PRIVATE) == sgd | fedsgda | {"coda", "codasca", "local-sgdam", "fedgda-gt", "fedsgda-m"}
     for name in ALGORITHMS.keys() - set(PRIVATE):
         with refuses(ConfigError, r"privacy.epsilon: got 1 with strategy .*local-sgd, "):
             parse_run_config({"strategy": name, "privacy.epsilon": 1.0})

@@ -101,8 +101,8 @@ def test_a_step_is_the_reference_s(name: str, hessian: str, outer: Array | None,
 # (I - rho H) grad f(g(x)) is the gradient of f(g(x)).
 
 
-def by_autograd(oracle: CompositionalOracle, rows: Array) -> Tensor:
-    """Return the gradient of f(g(.; rows), .; rows) at (x, y), (d,), by automatic differentiation through g."""
+def by_autograd(oracle: CompositionalOracle, rows: Array, levels: int = 1) -> Tensor:
+    """Return the gradient of f(g(... g(.; rows)), .; rows) at (x, y), (d,), by automatic differentiation through g."""
     model, (features, labels) = oracle.model, (oracle.features[rows], oracle.labels[rows])
     names, shapes = model.parameter_names[:-3], model.parameter_shapes[:-3]
     point = model.parameters.clone().requires_grad_()
@@ -115,10 +115,11 @@ def by_autograd(oracle: CompositionalOracle, rows: Array) -> Tensor:
         return functional_call(model.module, {**named, **frozen}, (features,))
 
     w, saddle = point[:-3], point[-3:]
-    loss = nn.functional.binary_cross_entropy_with_logits(logits(w), labels)
-    (descent,) = torch.autograd.grad(loss, w, create_graph=True)
-    outer = logits(w - RHO * descent)
-    scores = oracle.score.value(outer)
+    for _ in range(levels):
+        loss = nn.functional.binary_cross_entropy_with_logits(logits(w), labels)
+        (descent,) = torch.autograd.grad(loss, w, create_graph=True)
+        w = w - RHO * descent
+    scores = oracle.score.value(logits(w))
     (gradient,) = torch.autograd.grad(saddle_value(scores, labels, saddle, PRIOR), point)
     return gradient
 
@@ -134,6 +135,14 @@ def test_it_is_autograd_through_g(name: str, score: str) -> None:
     identity = compose(oracle, XI, 1.0, RHO, exact=False)
     assert float((identity - expected).abs().max()) > 1e-3 * scale
     np.testing.assert_allclose(identity[-3:], expected[-3:], rtol=1e-12, atol=1e-12 * scale)
+
+
+@each_network
+def test_three_levels_are_autograd_through_g_three_times(name: str) -> None:
+    oracle = make(name)
+    expected = by_autograd(oracle, XI, levels=3)
+    found = compose(oracle, XI, 1.0, RHO, levels=3)
+    np.testing.assert_allclose(found, expected, rtol=1e-11, atol=1e-11 * float(expected.abs().max()))
 
 
 # Batch norm.

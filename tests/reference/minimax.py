@@ -298,6 +298,15 @@ def fedsgda_round(
     return np.mean(ends, axis=0)
 
 
+# FedGDA-GT.
+
+
+def fedgda_gt_round(problem: Problem, z: Array, clients: Sequence[int], rows: Rows, K: int, step: float) -> Array:
+    """One round of FedGDA-GT, z (d,) -> (d,): all sites track the gradient, and `clients` take K steps."""
+    tracked = mean_gradient(problem, range(problem.num_clients))(z)
+    return fedsgda_round(problem, z, tracked, clients, rows, K, step, step)
+
+
 # CoDA.
 
 
@@ -418,12 +427,14 @@ def localsgdam_round(
     gamma_y: float,
     beta_x: float,
     beta_y: float,
+    storm: bool = False,
 ) -> tuple[Array, Array]:
     """One round of LocalSGDAM: z (d,), momentum (u, v) (d,) -> both after averaging over the clients.
 
     `momentum` None is the very first round: every client starts at g(i, z, rows(i, 0)). `start` is the number of
     local steps of the rounds before. Step k, counted over all rounds, is z + direction(gamma_x eta, gamma_y eta) * m,
-    then m <- (1 - beta eta) m + beta eta g at the new z with rows(i, k + 1), beta_x and beta_y by block.
+    then m <- (1 - beta eta) m + beta eta g at the new z with rows(i, k + 1), beta_x and beta_y by block. `storm`:
+    FedSGDA-M, m <- g(new z) + (1 - beta eta) (m - g(old z)).
     """
     move, mix = direction(problem, gamma_x * eta, gamma_y * eta), blocks(problem, beta_x * eta, beta_y * eta)
     ends, momenta = [], []
@@ -431,8 +442,10 @@ def localsgdam_round(
         z_k = z
         m = problem.gradient(i, z, rows(i, 0)) if momentum is None else momentum
         for k in range(start, start + K):
+            old, batch = z_k, rows(i, k + 1)
             z_k = z_k + move * m
-            m = (1.0 - mix) * m + mix * problem.gradient(i, z_k, rows(i, k + 1))
+            new = problem.gradient(i, z_k, batch)
+            m = new + (1.0 - mix) * (m - problem.gradient(i, old, batch)) if storm else (1.0 - mix) * m + mix * new
         ends.append(z_k)
         momenta.append(m)
     return np.mean(ends, axis=0), np.mean(momenta, axis=0)

@@ -235,6 +235,66 @@ def localscgdam_round(
     return Scgdam(*(np.mean(parts, axis=0) for parts in zip(*ends, strict=True)))
 
 
+class MultiLevel(NamedTuple):
+    """The averaged state with several inner levels; all but x and y are None before the first round."""
+
+    x: Array  # (P + 2,)
+    y: Array  # (1,)
+    estimates: Array | None = None  # (levels, P + 2), the last is h
+    u: Array | None = None  # (P + 2,)
+    v: Array | None = None  # (1,)
+
+
+def multilevel_step(
+    problem: CompositionalAUC, i: int, x: Array, y: Array, estimates: Array, xi: Index, zeta: Index, weight: float
+) -> tuple[Array, Array, Array]:
+    """The new estimates (levels, P + 2), and the gradients in x (P + 2,) and y (1,), pulled back through all levels."""
+    new, before = [], x
+    for estimate in estimates:
+        new.append((1.0 - weight) * estimate + weight * problem.inner(i, before, xi))
+        before = new[-1]
+    q, of_y = problem.outer_gradient(i, new[-1], y, zeta)
+    n = problem.num_weights
+    for point in reversed([x, *new[:-1]]):
+        curved = problem.ce_hessian_vector(i, point[:n], q[:n], xi) if problem.hessian == "exact" else np.zeros(n)
+        q = np.concatenate([q[:n] - problem.rho * problem.weights[i] * curved, q[n:]])
+    return np.array(new), q, of_y
+
+
+def multilevel_round(
+    problem: CompositionalAUC,
+    state: MultiLevel,
+    levels: int,
+    clients: Sequence[int],
+    rows: Rows,
+    K: int,
+    start: int,
+    eta: float,
+    gamma_x: float,
+    gamma_y: float,
+    beta_x: float,
+    beta_y: float,
+    alpha: float,
+    rows_outer: Rows | None = None,
+) -> MultiLevel:
+    """`localscgdam_round` with several inner levels."""
+    outer = rows if rows_outer is None else rows_outer
+    ends = []
+    for i in clients:
+        x, y, estimates, u, v = state
+        if estimates is None or u is None or v is None:
+            first = np.tile(x, (levels, 1))
+            estimates, u, v = multilevel_step(problem, i, x, y, first, rows(i, 0), outer(i, 0), 1.0)
+        for k in range(start, start + K):
+            x, y = x - gamma_x * eta * u, y + gamma_y * eta * v
+            xi, zeta = rows(i, k + 1), outer(i, k + 1)
+            estimates, new_u, new_v = multilevel_step(problem, i, x, y, estimates, xi, zeta, alpha * eta)
+            u = (1.0 - beta_x * eta) * u + beta_x * eta * new_u
+            v = (1.0 - beta_y * eta) * v + beta_y * eta * new_v
+        ends.append((x, y, estimates, u, v))
+    return MultiLevel(*(np.mean(parts, axis=0) for parts in zip(*ends, strict=True)))
+
+
 # Momentum SGD on the cross-entropy and on the ratio loss.
 
 
