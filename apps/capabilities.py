@@ -52,6 +52,12 @@ def check_needs(strategy: str, algorithm: Algorithm, training: TrainingSettings,
     elif needs.needs_examples and not training.by_examples:
         key, got = "client-weights", repr(training.client_weights)
         value, reason = "'examples'", f"{since} {needs.needs_examples}"
+    elif training.steps_by_rows and (needs.equal_steps or "local_steps" in needs.unread):
+        key, got = "steps-by-rows", "true"
+        value, reason = "false", f"{since} {needs.equal_steps or 'has no local steps'}"
+    elif training.steps_by_rows and (training.lr_decay_every or training.lr_warmup):
+        key, got = "steps-by-rows", f"true with {'lr-decay-every' if training.lr_decay_every else 'lr-warmup'}"
+        value, reason = "false", "since this key counts local steps, whose number then differs between sites"
     elif not _trait(algorithm, "adjusts") and (training.clip_gradient or training.weight_decay):
         key = "clip-gradient" if training.clip_gradient else "weight-decay"
         got = str(training.clip_gradient or training.weight_decay)

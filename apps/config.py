@@ -186,7 +186,7 @@ def parse_run_config(flat: Mapping[str, Scalar]) -> RunConfig:
     if evaluation.fine_tune_steps:
         _check_fine_tuning(evaluation, tables[PRIVACY], spec)
     if run.batch_norm == LOCAL_NORMS:
-        _check_local_norms(run, algorithm, spec, evaluation)
+        _check_local_norms(run, training, algorithm, spec, evaluation)
     privacy = tables[PRIVACY] if algorithm.strategy.shares_model else PrivacySettings()
     if privacy.secure_sum:
         check_sums(run.strategy, algorithm, training, family)
@@ -271,7 +271,9 @@ def _check_fine_tuning(evaluation: EvaluationSettings, privacy: PrivacySettings,
             raise ConfigError("fine-tune-steps", got=got, allowed=allowed, hint=f"{hint}, or remove fine-tune-steps")
 
 
-def _check_local_norms(run: RunSettings, algorithm: Algorithm, spec: DataSpec, evaluation: EvaluationSettings) -> None:
+def _check_local_norms(
+    run: RunSettings, training: TrainingSettings, algorithm: Algorithm, spec: DataSpec, evaluation: EvaluationSettings
+) -> None:
     """Check that only sites need the batch norms that each site keeps."""
     able = [name for name, row in ALGORITHMS.items() if row.traits.keeps_norms]
     for got, reason, hint in (
@@ -284,6 +286,11 @@ def _check_local_norms(run: RunSettings, algorithm: Algorithm, spec: DataSpec, e
             "" if spec.partition == OWN else f"partition {spec.partition!r}",
             "with partition 'own' the sites evaluate the model, and the server has no batch norms for it",
             "set partition to 'own'",
+        ),
+        (
+            "steps-by-rows" if training.steps_by_rows else "",
+            "a site's change of the model is stretched, and its batch norms would be stretched too",
+            "remove steps-by-rows",
         ),
         (
             f"select-by {evaluation.select_by!r}" if evaluation.select_by else "",

@@ -21,9 +21,9 @@ from clients.progress import follow
 from methods.method import Method, Task
 from methods.private import Guard, PrivateSite, protect, refuse_phase
 from methods.samples import HazardObjective
-from payloads.record import FloatArray, Payload
+from payloads.record import FloatArray, Payload, PayloadError
 from payloads.settings import Settings, TrainingSettings, refuse_other
-from payloads.wire import PHASE, ROUND, ready_to_send
+from payloads.wire import MEAN_STEPS, MOST_ROWS, PHASE, ROUND, ready_to_send
 from problems.models import FlatModel
 from problems.models.vectors import Copy
 from problems.objectives.classification import CROSS_ENTROPY, SAMPLE_LOSSES, cross_entropy
@@ -138,8 +138,9 @@ class MethodClient(PayloadClient[M]):
         Returns:
             The new model ([] in a phase), the number of the site's samples, and no metrics.
         """
-        task, method, x = self.task(self.begin(parameters, config)), self.method, self.model.parameters
-        down = self.received(config)
+        self.begin(parameters, config)
+        task, method, x = self.task(config), self.method, self.model.parameters
+        down, origin = self.received(config), x.clone() if self.training.steps_by_rows else None
         if (phase := config.get(PHASE)) is not None:
             if self.guard is not None and (method.taken is None or phase not in method.taken.phases):
                 raise refuse_phase(str(phase))
@@ -152,6 +153,8 @@ class MethodClient(PayloadClient[M]):
             for eta, batch in batches:
                 carry = half.step(carry, batch, eta, task)
         arrived, self.outbox, self.state = half.finish(carry, task)
+        if origin is not None:
+            arrived = origin.lerp(arrived, task.stretch)
         if arrived is not x:
             x.copy_(arrived)
         return self.model.arrays(ready_to_send), len(self.site), {}
@@ -165,8 +168,25 @@ class MethodClient(PayloadClient[M]):
         self.site, self.objective = PrivateSite.of(self.site, guard.ledger), protect(self.objective, guard)
         self.guard = guard
 
-    def task(self, server_round: int) -> Task[Any, Any]:
-        return Task(server_round, self.training, self.settings, self.site, self.objective, self.loss, self.summed)
+    def task(self, config: Config) -> Task[Any, Any]:
+        """Return the inputs of a round.
+
+        Args:
+            config: The message's scalars.
+
+        Raises:
+            PayloadError: With ``steps-by-rows``, missing scalars, or more steps than ``local-steps``.
+        """
+        training, stretch, server_round = self.training, 1.0, int(config[ROUND])
+        if training.steps_by_rows:
+            most, mean = int(config.get(MOST_ROWS, 0)), float(config.get(MEAN_STEPS, 0))
+            if most < 1 or not 0 < mean <= training.local_steps:
+                allowed = f"a mean above 0, at most {training.local_steps}"
+                raise PayloadError(f"{MOST_ROWS} {most} and {MEAN_STEPS} {mean:g}; allowed: {allowed}")
+            steps = training.count_steps(len(self.site), most)
+            training, stretch = training.model_copy(update={"local_steps": steps}), mean / steps
+        rest = self.settings, self.site, self.objective, self.loss, self.summed
+        return Task(server_round, training, *rest, stretch=stretch)
 
     def received(self, config: Config) -> Any:
         """Return the server's record for this round: the inbox.

@@ -70,6 +70,8 @@ class Task(Generic[S, F]):
         loss: The name of the loss.
         summed: With secure sums, the minimum number of clients in each sum that the server sees. 1: the server sees
             each client's values.
+        stretch: With ``steps-by-rows``, the mean number of the sites' local steps divided by the number of this
+            client's, ``training.local_steps``. The client sends x + stretch (its trained point - x).
     """
 
     server_round: int
@@ -79,6 +81,7 @@ class Task(Generic[S, F]):
     f: F
     loss: str
     summed: int = 1
+    stretch: float = 1.0
 
     @property
     def iterations(self) -> range:
@@ -190,6 +193,8 @@ class Traits:
             run ends.
         joint_states: Whether the sum of the clients' memories matters. If a memory is lost, all clients then discard
             their memories.
+        equal_steps: The reason why ``steps-by-rows`` must be false, as the end of a sentence that begins with the
+            strategy's name. "": sites may take different numbers of local steps.
         needs_examples: The reason why ``client-weights`` must be "examples", as the end of a sentence that begins with
             the strategy's name. "": both values are supported.
         weighted_gradients: Whether gradients already include their site's weight by samples, so means over sites are
@@ -217,6 +222,7 @@ class Traits:
     needs_all_clients: str = ""
     retries_failed: bool = False
     joint_states: bool = False
+    equal_steps: str = ""
     needs_examples: str = ""
     weighted_gradients: bool = False
     sums_instead: str = "choose another strategy"

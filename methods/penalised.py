@@ -179,4 +179,5 @@ make_method = partial(
     table="composite",
     losses=(CROSS_ENTROPY, SQUARED_ERROR, SQUARED),
     unread=("score",),
+    equal_steps="needs equally many local steps at all sites for its proximal steps",
 )

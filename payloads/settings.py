@@ -161,6 +161,9 @@ class TrainingSettings(Settings):
 
     num_server_rounds: int = setting("The number of rounds.", 25, ge=1)
     local_steps: int = setting("The local steps K of a client in a round.", 32, ge=1)
+    steps_by_rows: bool = setting(
+        "Whether sites with fewer rows take [fewer steps](baselines.md#steps-by-rows). The largest site takes K.", False
+    )
     batch_size: int = setting(
         "The samples of a local step, except in the pairwise strategies. 0: all samples of the site.", 32, ge=0
     )
@@ -321,6 +324,19 @@ class TrainingSettings(Settings):
         if not all(0 < fraction < 1 for fraction in fractions):
             raise ValueError("every fraction must lie in (0, 1)")
         return text
+
+    def count_steps(self, rows: int, most_rows: int) -> int:
+        """Return the local steps of a site in a round with ``steps-by-rows``, in proportion to its rows, rounded up.
+
+        Args:
+            rows: The site's rows.
+            most_rows: The rows of the largest site.
+
+        Example:
+            >>> TrainingSettings(local_steps=32).count_steps(rows=30, most_rows=100)
+            10
+        """
+        return min(self.local_steps, -(-self.local_steps * rows // most_rows))
 
     def learning_rate_at(self, iteration: int) -> float:
         """Return the step size of a local step.

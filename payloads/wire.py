@@ -38,6 +38,9 @@ STAGE = "stage"
 SUM_NUMBER = "sum-number"
 # the samples of the largest client, in a message whose reply is a term of a secure sum; absent with equal weights
 LARGEST_SITE = "largest-site"
+# with steps-by-rows: the rows of the largest site, and the mean number of local steps
+MOST_ROWS = "most-rows"
+MEAN_STEPS = "mean-steps"
 # in the reply of a client with a memory: the round of the memory from which the client started; 0: no memory yet
 STATE_ROUND = "state-round"
 # in a message's config: memories made before this round are invalid

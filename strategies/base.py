@@ -122,7 +122,9 @@ class PayloadStrategy(Family, Strategy):
         """
         held_out = dict.fromkeys(EVALUATIONS, ErrorDigits) if self.loss in NUMBER_LOSSES else REPLIES
         up = {**self.phases, **held_out}[phase] if phase else self.up_type
-        scalars = {**(config or {}), **self.extra_config, ROUND: server_round, **({PHASE: phase} if phase else {})}
+        scalars = {**(config or {}), **self.extra_config, **self.own_config, ROUND: server_round}
+        if phase:
+            scalars[PHASE] = phase
         if since := int(self.states.since[0]):
             scalars[STATE_SINCE] = since
         scaling = None if self.schema is None else self.schema.scaling

@@ -19,7 +19,7 @@ from methods.server_steps import with_server_steps
 from payloads.plain import FLORILEGIUM
 from payloads.record import FloatArray, Payload
 from payloads.settings import Settings, TrainingSettings
-from payloads.wire import model_arrays, model_record
+from payloads.wire import MEAN_STEPS, MOST_ROWS, model_arrays, model_record
 from privacy.budget import epsilon_of_batches, noise_of_batches
 from problems.errors import InputError
 from problems.models.vectors import mean
@@ -70,13 +70,18 @@ class MethodStrategy(PlainStrategy):
         return {"": method.records.up, **{name: phase.up for name, phase in method.phases.items()}}
 
     def meet(self, roster: Roster) -> None:
-        largest = int(roster.class_counts.sum(axis=1).max())
+        rows = roster.class_counts.sum(axis=1)
+        largest = int(rows.max())
         with raise_setup():
             plan = replace(self.plan(0), class_counts=roster.class_counts, finding_counts=roster.finding_counts)
             self.method.checks.sites(plan)
         if self.privacy.epsilon and self.privacy.delta * largest > 1:
             got, allowed = f"{self.privacy.delta:g}", f"at most 1 / {largest}, one over the rows of the largest site"
             raise SetupError("privacy.delta", got=got, allowed=allowed, hint="lower privacy.delta")
+        if self.training.steps_by_rows:
+            steps = [self.training.count_steps(int(count), largest) for count in rows]
+            weights = rows if self.training.by_examples and not self.traits.weighted_gradients else None
+            self.own_config = {MOST_ROWS: largest, MEAN_STEPS: float(np.average(steps, weights=weights))}
 
     def plan(self, server_round: int) -> Plan[Any]:
         """Return the information that the method gets about a round.

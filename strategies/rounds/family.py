@@ -36,6 +36,7 @@ class Family:
         report: The report of the current round.
         model: The arrays sent to the round's clients.
         extra_config: Scalars for every message's config, set by the caller that runs the rounds.
+        own_config: Scalars for every message's config, set by the strategy itself after the handshake.
         local: Paths on a disk that server and clients share, set by the caller that runs the rounds.
         layout: Names and shapes of the parts of the flat model, for strategies that distinguish weights and biases.
         num_frozen: The number of frozen entries at the end of the model's buffers.
@@ -110,6 +111,7 @@ class Family:
         self.report = RoundReport()
         self.model: list[FloatArray] = []
         self.extra_config: dict[str, int | str] = {}
+        self.own_config: dict[str, int | float] = {}
         self.local: dict[str, str] = {}
         self.layout: tuple[tuple[str, tuple[int, ...]], ...] = ()
         self.num_frozen = 0

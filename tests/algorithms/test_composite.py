@@ -23,7 +23,7 @@ from methods.composite import CorrectionState
 from methods.penalised import SMOOTHNESS, CompositeSettings, Smoothness
 from methods.samples import sample_batches
 from payloads.settings import TrainingSettings
-from payloads.wire import METRICS, PAYLOAD
+from payloads.wire import METRICS, PAYLOAD, ROUND
 from problems.models import FlatModel, build_model
 from problems.penalties import PENALTIES
 from simulations.engines.grid import FIRST_NODE_ID
@@ -274,7 +274,7 @@ def test_a_batch_of_all_samples_is_all_of_them_in_their_order() -> None:
     for size in (0, 11, 12, 40):
         one = hand(problem, L1, start=START, local_steps=3, batch_size=size)
         site = one.clients[0].site
-        labels = [labels for _, (_, labels) in sample_batches(one.clients[0].task(1), None)]
+        labels = [labels for _, (_, labels) in sample_batches(one.clients[0].task({ROUND: 1}), None)]
         assert [len(part) for part in labels] == [11 if size == 11 else 12] * 3
         assert all((part is site.labels) == (size != 11) for part in labels)
         runs[size] = one.rounds(4)[-1]

@@ -15,7 +15,7 @@ from apps.sites import resources
 from clients.base import MethodClient
 from methods.histograms import HistogramPool, ScoreHistograms, count_scores, fill_from_counts
 from methods.method import Task
-from payloads.wire import ARRAYS, PAYLOAD
+from payloads.wire import ARRAYS, PAYLOAD, ROUND
 from privacy.budget import epsilon_of, noise_for
 from strategies.rounds.errors import SetupError
 from tests.battery.federation import federate, model_of, save_npz
@@ -39,7 +39,7 @@ def make_task(config: dict[str, Scalar], place: int) -> tuple[Task, MethodClient
     parsed = parse_run_config(config)
     site = resources.site(parsed, 3, place)
     client = parsed.algorithm.client(site, resources.get_trainee(parsed, site), parsed.training, parsed.family)
-    return client.task(1), client
+    return client.task({ROUND: 1}), client
 
 
 @pytest.mark.parametrize(("strategy", "loss"), CASES)

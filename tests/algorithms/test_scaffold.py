@@ -13,6 +13,7 @@ from clients.scoring import ScaffoldClient
 from methods.samples import sample_batches
 from methods.scaffold import ControlChange, ControlVariate
 from payloads.settings import TrainingSettings
+from payloads.wire import ROUND
 from problems.models import FlatModel, build_model
 from strategies.local_sgd import Scaffold
 from strategies.rounds.replies import Reply
@@ -107,7 +108,7 @@ def test_the_control_of_tiny_steps_keeps_its_digits() -> None:
     drained = make_client(local_steps=2, lr_decay=1e-200, lr_decay_every=1)
     drained.fit([start], {"server-round": 3})
     gradients = []
-    for task in (drained.task(1), drained.task(3)):
+    for task in (drained.task({ROUND: 1}), drained.task({ROUND: 3})):
         batches = sample_batches(task, None)
         gradients.append([task.f.gradient(torch.tensor(start), batch).numpy().copy() for _, batch in batches])
     for control in controls:

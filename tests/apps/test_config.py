@@ -115,6 +115,7 @@ def valid(key: str) -> st.SearchStrategy[Any]:
         "strategy-settings": st.just(""),  # for strategies of other packages only
         "tracking-uri": st.sampled_from(["", "file:///srv/a", "https://a.b:80/c"]),
         **dict.fromkeys(("clip-gradient", "weight-decay"), st.just(0.0)),  # not available for every strategy
+        "steps-by-rows": st.just(False),  # not available for every strategy
         "local-optimizer": st.just("sgd"),  # not available for every strategy
         "server-optimizer": st.just("none"),  # not available for every strategy
         "client-weights": st.just("examples"),  # the other value is not available for every strategy

@@ -65,11 +65,11 @@ def fit_together(
     assert stacking is not None
     outcomes: list[Any]
     with _model_lock:
-        server_round = first.begin(parameters, config)
+        first.begin(parameters, config)
         x = first.model.parameters
         points = x.expand(len(clients), -1).clone().unbind()
         outcomes = [
-            attempt(_start, client, client.task(server_round), point, config)
+            attempt(_start, client, client.task(config), point, config)
             for client, point in zip(clients, points, strict=True)
         ]
         ready = [index for index, outcome in enumerate(outcomes) if not isinstance(outcome, Exception)]
@@ -84,7 +84,7 @@ def fit_together(
         carry = half.step(carry, batch, eta, together)
     with _model_lock:
         for index, task, own in zip(ready, tasks, stacking.unstack(carry, tasks), strict=True):
-            outcomes[index] = attempt(_finish, clients[index], task, own)
+            outcomes[index] = attempt(_finish, clients[index], task, own, x)
     return outcomes
 
 
@@ -102,7 +102,9 @@ def _start(client: MethodClient[Any], task: Task[Any, Any], x: Tensor, config: d
     return task, down, client.method.client.start(x, down, client.state, task)
 
 
-def _finish(client: MethodClient[Any], task: Task[Any, Any], carry: Any) -> Fitted:
+def _finish(client: MethodClient[Any], task: Task[Any, Any], carry: Any, x: Tensor) -> Fitted:
     """Return the result of the client's ``fit``."""
     arrived, client.outbox, client.state = client.method.client.finish(carry, task)
+    if client.training.steps_by_rows:
+        arrived = x.lerp(arrived.to(x.device), task.stretch)
     return [ready_to_send(as_array(arrived))], len(client.site), {}

@@ -21,7 +21,7 @@ from apps.guards.chain import TRIAL, fit, resume, surround
 from apps.guards.guard import Steps
 from apps.guards.work import Request, Work, run_config
 from clients.base import Fitted, MethodClient
-from payloads.wire import CONFIG, PHASE, ROUND, need
+from payloads.wire import CONFIG, PHASE, need
 from problems.augmentation import NONE
 from problems.image_tensor import ImageTensor
 from simulations.arguments import AUTO, Stack, wrong_stack
@@ -188,8 +188,8 @@ def likeness(work: Work, stacking: Stacking) -> tuple[Hashable, ...]:
     The last entry depends only on the site, not on the round.
     """
     client: Any = work.client
-    shape = stacking.shape(client.task(int(work.request.config[ROUND])))
-    return id(client.objective.model), id(client.inbox), shape
+    task = client.task(work.request.config)
+    return id(client.objective.model), id(client.inbox), (task.training.local_steps, stacking.shape(task))
 
 
 def _reply(steps: Steps, fitted: Fitted | BaseException, message: Message) -> Message | Exception:
