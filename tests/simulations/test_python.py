@@ -130,6 +130,14 @@ def gini(labels: Any, scores: Any) -> float:
     return float(2 * roc_auc_score(labels, scores) - 1)
 
 
+def dropped(labels: Any, scores: Any) -> float:
+    return 0.0
+
+
+def epsilon(labels: Any, scores: Any) -> float:
+    return 0.0
+
+
 def falls(labels: Any, scores: Any) -> float:
     raise ZeroDivisionError("no rows")
 
@@ -148,6 +156,11 @@ def test_metrics_of_yours_are_measured_and_select_a_round(tmp_path: Path) -> Non
         ([falls], "got falls, which raises ZeroDivisionError: no rows; allowed: functions that return a finite number"),
         ([lambda labels, scores: 1.0], "with the name '<lambda>', which is not a new name of a metric"),
         (["builtins:max", "builtins:max"], "'builtins:max' with the name 'max', which is not a new name"),
+        (
+            [dropped],
+            "with the name 'dropped', which is an entry of a round's line in metrics.jsonl; allowed: functions",
+        ),
+        ([epsilon], "with the name 'epsilon', which is an entry of a round's line"),
         (["gini"], "got 'gini'; allowed: functions package.module:function"),
         (["no_such_module:f"], "cannot import 'no_such_module'"),
     ],
