@@ -13,12 +13,13 @@ from flwr.common import log
 
 from apps.evaluation.after import IMPORTANCE, SUBGROUPS, describe_groups, describe_importance
 from apps.evaluation.bounded import BoundWatch, StallWatch
+from apps.evaluation.metric_names import ROUND_FIGURES
 from apps.evaluation.models import RowEvaluation, ScoreEvaluator
 from apps.evaluation.networks import add_errors
 from apps.evaluation.personal import SITE_MODELS, describe_models
 from apps.evaluation.selection import Choice, choice_of, measure
 from apps.evaluation.sets import column_names, sets_of_run
-from apps.evaluation.site_figures import ROUND_FIGURES, describe, describe_round, has_probabilities
+from apps.evaluation.site_figures import describe, describe_round, has_probabilities
 from apps.evaluation.site_times import SiteTimeEvaluator, check_counted_times
 from apps.evaluation.small_cells import SmallCells, left_out
 from apps.evaluation.survival import describe_survival

@@ -1,11 +1,30 @@
 """Names of metrics: their order in the log, whether lower values are better, and the suffixes of views.
 
+Also the names of the other entries of a line of metrics.jsonl.
+
 A view is another model that a strategy derives from its state (`PayloadStrategy.views`). Its metrics have its suffix.
 """
 
 from collections.abc import Mapping
 from typing import Any
 
+# The seconds of a vertical run's round without joining and evaluation, and the key of a round's figures.
+TRAINING_SECONDS, ROUND_FIGURES = "training_seconds", "figures"
+# The entries of each line of metrics.jsonl that are not metrics.
+BOOKKEEPING = frozenset(
+    [
+        *("round", "bytes_up", "bytes_down", "clients_asked", "clients_answered"),
+        *("dropped", "state_lost", "seconds", "server_seconds"),
+    ]
+)
+# Further such entries of some runs: also spent privacy budgets, shortened updates, a round's simulated duration, and
+# the losses of FGDRO's training batches.
+OF_SOME_RUNS = frozenset(
+    [
+        *(TRAINING_SECONDS, "epsilon", "pool_epsilon", ROUND_FIGURES),
+        *("bounded_clients", "simulated_seconds", "worst_site_loss", "mean_site_loss"),
+    ]
+)
 # Metrics of rows with times to an event.
 OF_TIMES = ("concordance", "concordance_uno", "auc_horizon", "brier_horizon")
 # Metrics in a round's log line, in this order.
@@ -40,7 +59,7 @@ LOWER = (
     "mae",
     "deviance",
     "brier_horizon",
-    "training_seconds",
+    TRAINING_SECONDS,
 )
 # Log formats of metrics that are not of order one.
 FORMATS = {"grad_phi_sq": ".3e", "optimality": ".3e", "suboptimality": ".3e", "nonzeros": ".0f"}

@@ -5,9 +5,10 @@ from collections.abc import Callable, Mapping
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from apps.evaluation.metric_names import LOWER, OF_TIMES, SHOWN
+from apps.evaluation.metric_names import BOOKKEEPING, LOWER, OF_SOME_RUNS, OF_TIMES, SHOWN
 from apps.run_config.settings import ConfigError
 from problems.importing import import_named, is_dotted
+from problems.metrics import binary_metrics
 
 OwnMetric = Callable[[ArrayLike, ArrayLike], float]
 _KEY, _HINT = "metrics", "see docs/python.md"
@@ -21,7 +22,8 @@ def find_own_metrics(text: str) -> dict[str, OwnMetric]:
         text: The value of the key.
 
     Raises:
-        ConfigError: A function cannot be imported, has no name, or the name of another metric.
+        ConfigError: A function cannot be imported, has no name, or has the name of another metric or of another entry
+            of a round's line.
     """
 
     def refuse(got: str) -> ConfigError:
@@ -33,7 +35,9 @@ def find_own_metrics(text: str) -> dict[str, OwnMetric]:
             raise refuse(repr(path))
         function = import_named(path, refuse)
         name = getattr(function, "__name__", "")
-        taken = {*SHOWN, *LOWER, *OF_TIMES, *found, "accuracy", "average_precision", "seconds", "round"}
+        taken = {*SHOWN, *LOWER, *OF_TIMES, *binary_metrics([0, 1], [0, 1]), *found, "accuracy"}
+        if name in BOOKKEEPING | OF_SOME_RUNS:
+            raise refuse(f"{path!r} with the name {name!r}, which is an entry of a round's line in metrics.jsonl")
         if not (callable(function) and name.isidentifier() and name not in taken):
             raise refuse(f"{path!r} with the name {name!r}, which is not a new name of a metric")
         found[name] = function

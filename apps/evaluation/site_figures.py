@@ -19,8 +19,6 @@ from problems.recalibration import MIN_ROWS, SLOPE, describe_recalibration, reca
 from problems.score_groups import ScoreGroups
 from problems.tallies import NOWHERE, Tally
 
-# the key of a round's figures in a line of metrics.jsonl
-ROUND_FIGURES = "figures"
 # the keys of a recalibration, and of the number of sites without one
 RECALIBRATION, NOT_RECALIBRATED = "recalibration", "not_recalibrated"
 # the losses whose scores become probabilities by the sigmoid

@@ -9,8 +9,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from apps.evaluation.metric_names import add_suffix
-from apps.evaluation.site_figures import ROUND_FIGURES
+from apps.evaluation.metric_names import ROUND_FIGURES, add_suffix
 from payloads.site_names import label_site
 from problems.data import OWN
 from problems.intervals import AUC, BRIER

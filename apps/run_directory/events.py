@@ -5,7 +5,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from apps.evaluation.site_figures import ROUND_FIGURES
+from apps.evaluation.metric_names import ROUND_FIGURES
 from problems.errors import importable
 from problems.intervals import FIGURES
 

@@ -16,7 +16,7 @@ from problems.randomness import stream
 
 
 def split(
-    labels: Int8[np.ndarray, "n"],
+    labels: Int8[np.ndarray, "n"] | Int64[np.ndarray, "n"],
     test_fraction: float,
     seed: int,
     groups: Int64[np.ndarray, "n"] | None = None,
@@ -25,11 +25,12 @@ def split(
     """Draw a data set's test rows: max(1, round(test_fraction * size)) of each class.
 
     Args:
-        labels: The rows' labels, 0 or 1.
+        labels: The rows' labels, 0 or 1, or the rows' classes.
         test_fraction: The share of test rows, in (0, 1).
         seed: The run's seed.
         groups: The group of each row. Groups stay whole, so the counts are approximate. None: no groups.
         classes: The labels that must be on both sides: (0,) if the labels are numbers, and all rows have the label 0.
+            (): the caller checks both sides.
 
     Returns:
         The training rows and the test rows, both ascending.
@@ -52,7 +53,7 @@ def split(
 
 
 def hold_out(
-    labels: Int8[np.ndarray, "n"],
+    labels: Int8[np.ndarray, "n"] | Int64[np.ndarray, "n"],
     test_fraction: float,
     seed: int,
     partition_id: int,

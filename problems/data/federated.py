@@ -11,6 +11,7 @@ from jaxtyping import Int8, Int64
 
 from problems.data.disturb import drop_positives, flip_labels, shift_client, validation_split
 from problems.data.doubts import warn_of_rows
+from problems.data.findings import find_strata
 from problems.data.formats.bundled import synthetic_pl, synthetic_sparse_logistic
 from problems.data.formats.readers import DEFAULT_POSITIVE, read
 from problems.data.groups import describe_groups
@@ -180,7 +181,7 @@ def load_rows(spec: DataSpec, num_clients: int, raw: Raw | None = None) -> Feder
         check_both_classes(labels, "the data set", source.classes)
     else:
         labels = np.zeros(len(source), dtype=np.int8)  # the rows are divided like rows of a single class
-    rows_of = split_rows(spec, source, labels)
+    rows_of = split_rows(spec, source, find_strata(labels, source.findings))
     train_rows, findings = rows_of.train, source.findings
     if findings is not None:
         for what, some in (("training", train_rows), ("validation", rows_of.validation), ("test", rows_of.test)):

@@ -71,6 +71,12 @@ class Findings:
         return known
 
     @property
+    def classes(self) -> Int64[np.ndarray, "n"] | None:
+        """The index of each row's only finding that is 1, if all other findings are 0; None if a row is different."""
+        exclusive = (self.values != UNKNOWN).all() and ((self.values == 1).sum(axis=1) == 1).all()
+        return self.values.argmax(axis=1) if exclusive else None
+
+    @property
     def counts(self) -> Int64[np.ndarray, "findings 2"]:
         """The numbers of zeros and ones of each finding."""
         return _count(self.values)
@@ -143,6 +149,19 @@ class Findings:
             )
             hint = "list all classes in label-columns, or remove loss"
             raise DataError("label-columns", got=got, allowed=allowed, hint=hint)
+
+
+def find_strata(
+    labels: Int8[np.ndarray, "n"], findings: Findings | None
+) -> Int8[np.ndarray, "n"] | Int64[np.ndarray, "n"]:
+    """Return the stratum of each row: its class if each row has exactly one of the findings, else its label.
+
+    Args:
+        labels: The rows' labels. All are 0 if rows have findings.
+        findings: The rows' findings. None: rows have one label.
+    """
+    classes = None if findings is None else findings.classes
+    return labels if classes is None else classes
 
 
 def _count(values: Int8[np.ndarray, "n findings"]) -> Int64[np.ndarray, "findings 2"]:

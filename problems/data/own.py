@@ -10,7 +10,7 @@ from problems.data.agreement import Agreed, Encoded, Statistics, fit, measure, n
 from problems.data.borders import coarsen
 from problems.data.disturb import hold_out, validation_split
 from problems.data.doubts import warn_of_rows
-from problems.data.findings import Findings
+from problems.data.findings import Findings, find_strata
 from problems.data.formats.readers import read_site
 from problems.data.groups import warn_of_shared
 from problems.data.image_rows import ImageRows
@@ -265,6 +265,7 @@ def _read_own(path: str, spec: DataSpec, partition_id: int | None) -> SiteRows:
     if source.has_classes:
         marked = positive_classes(source.classes, spec.positive_label, site=True)
     labels = marked[source.codes].astype(np.int8)
+    strata = find_strata(labels, source.findings)
     encoded = source.encode(everything)
     warn_of_rows(encoded, labels, source.codes, everything)
     table = isinstance(encoded, Encoded)
@@ -272,14 +273,14 @@ def _read_own(path: str, spec: DataSpec, partition_id: int | None) -> SiteRows:
     if partition_id is None:
         train_rows, test_rows = everything[:0], everything
     elif not spec.data_dir and source.train_count is None:
-        train_rows, test_rows = hold_out(labels, spec.test_fraction, spec.seed, partition_id, source.groups)
+        train_rows, test_rows = hold_out(strata, spec.test_fraction, spec.seed, partition_id, source.groups)
     elif source.groups is not None:
         warn_of_shared(source.groups, train_rows, test_rows)
     validation_rows = None
     if spec.validation_fraction and partition_id is not None:
         fraction = spec.validation_fraction
         train_rows, validation_rows = validation_split(
-            labels, train_rows, fraction, spec.seed, partition_id, source.groups
+            strata, train_rows, fraction, spec.seed, partition_id, source.groups
         )
     rows = SiteRows(
         features,

@@ -12,6 +12,8 @@ from problems.data.samples import Source, check_both_classes
 from problems.data.spec import PAGE, DataError, DataSpec, parse_names
 from problems.errors import did_you_mean, join_first
 
+Strata = Int8[np.ndarray, "some"] | Int64[np.ndarray, "some"]
+
 
 @dataclass(frozen=True, eq=False)
 class Split:
@@ -34,7 +36,7 @@ class Split:
     notes: tuple[str, ...] = ()
 
 
-def split_rows(spec: DataSpec, source: Source, labels: Int8[np.ndarray, "n"]) -> Split:
+def split_rows(spec: DataSpec, source: Source, labels: Strata) -> Split:
     """Divide the rows of a data set.
 
     ``test-sites`` selects the test rows if it is set. Otherwise the data set's own test rows are used, or else a random
@@ -43,7 +45,7 @@ def split_rows(spec: DataSpec, source: Source, labels: Int8[np.ndarray, "n"]) ->
     Args:
         spec: The options.
         source: The data set's rows.
-        labels: The rows' labels, 0 or 1.
+        labels: The rows' strata, see `problems.data.findings.find_strata`: labels 0 and 1, or classes.
 
     Raises:
         DataError: ``test-sites`` does not fit the data set, or a part would lack a class.
@@ -118,7 +120,7 @@ def _number_training_sites(
 
 
 def _hold_out(
-    spec: DataSpec, source: Source, labels: Int8[np.ndarray, "n"], train_rows: Int64[np.ndarray, "train"]
+    spec: DataSpec, source: Source, labels: Strata, train_rows: Int64[np.ndarray, "train"]
 ) -> tuple[Int64[np.ndarray, "kept"], Int64[np.ndarray, "held"]]:
     """Hold out validation rows at each of the data set's own sites.
 
@@ -127,7 +129,7 @@ def _hold_out(
     """
     sites = np.zeros(len(labels), dtype=np.int64) if source.sites is None else source.sites
     if source.groups is not None:  # a group may have rows at several sites, so all sites are divided at once
-        kinds = 2 * sites + labels
+        kinds = max(2, int(labels.max()) + 1) * sites + labels
         remaining, validation = validation_split(
             kinds, train_rows, spec.validation_fraction, spec.seed, groups=source.groups
         )
@@ -144,11 +146,13 @@ def _hold_out(
 
 
 def _classes(source: Source) -> tuple[int, ...]:
-    """Return the classes of rows that must have rows on both sides of a split; other rows are of class 0."""
-    return (0, 1) if source.has_classes else (0,)
+    """Return the strata that must have rows on both sides of a split. For findings, the caller checks the result."""
+    if source.has_classes:
+        return 0, 1
+    return (0,) if source.findings is None or source.findings.classes is None else ()
 
 
-def _check_labels(labels: Int8[np.ndarray, "some"], what: str, source: Source) -> None:
+def _check_labels(labels: Strata, what: str, source: Source) -> None:
     """Check that both classes have rows; or, if rows have no classes, that there is a row.
 
     Raises:

@@ -19,7 +19,7 @@ from apps.sites.site_config import at_site
 from clients.base import Site
 from problems.data import FederatedData, Preprocessing, SampleFormat, Samples
 from problems.data.disturb import validation_split
-from problems.data.findings import Findings
+from problems.data.findings import Findings, find_strata
 from problems.data.image_rows import concatenate
 from problems.data.samples import as_float32
 from problems.data.times import Periods
@@ -72,7 +72,8 @@ class Rows:
             The rows. None if a class would be absent from the training or the validation rows. With times: if one of
             them would have no event, or no comparable rows.
         """
-        indices = validation_split(self.train.labels, np.arange(len(self.train)), HELD_OUT, seed, site)
+        strata = find_strata(self.train.labels, self.train.findings)
+        indices = validation_split(strata, np.arange(len(self.train)), HELD_OUT, seed, site)
         parts = [_take(self.train, part) for part in indices]
         if not all(has_outcomes(part) for part in parts):
             return None

@@ -9,6 +9,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from apps.config import ConfigError, Scalar, flatten, parse_run_config
+from apps.evaluation.metric_names import TRAINING_SECONDS
 from problems.data.spec import NEEDS_FILES
 from problems.errors import NOTHING
 from simulations import PAGE
@@ -17,7 +18,7 @@ from simulations.experiments.experiment import Claim, Experiment, PaperValue, Pr
 from simulations.experiments.lines import DATASET, METHOD, Line, PlannedRun, run_folder, settings
 from simulations.experiments.tuned_values import Tuned, fits
 from simulations.results.output import format_cell, format_count
-from simulations.results.records import TRAINING_SECONDS, RunRecord, check_metric
+from simulations.results.records import RunRecord, check_metric
 
 
 @dataclass(frozen=True)

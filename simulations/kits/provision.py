@@ -177,6 +177,7 @@ def _write_files(project: Project, kit: Kit, folder: Path) -> None:
         "kind": "SuperLink" if superlink else "SuperNode",
         "project": kit.project,
         "name": kit.name,
+        "compose_name": f"{kit.project}-{kit.name}".lower(),  # as the Compose Specification demands
         "superlink": kit.superlink,
         "listen": kit.listen,
         "port": str(Address("tcp", kit.listen).port),

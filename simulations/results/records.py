@@ -11,8 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from apps.config import SHOWING_KEYS, ConfigError, Scalar, flatten, parse_run_config
-from apps.evaluation.metric_names import OF_TIMES, format_metric
-from apps.evaluation.site_figures import ROUND_FIGURES
+from apps.evaluation.metric_names import BOOKKEEPING, OF_SOME_RUNS, OF_TIMES, format_metric
 from apps.evaluation.vertical import SUBOPTIMALITY
 from apps.run_directory.missing import dropped_sites
 from problems.errors import did_you_mean
@@ -29,22 +28,6 @@ METRICS = (
 )
 # metrics that are measured on training rows, or of problems without rows; a choice by these metrics uses no test rows
 OF_TRAINING = (*COMPOSITE_METRICS, SUBOPTIMALITY, "grad_phi_sq")
-TRAINING_SECONDS = "training_seconds"
-# the entries of each line of metrics.jsonl that are not metrics
-BOOKKEEPING = frozenset(
-    [
-        *("round", "bytes_up", "bytes_down", "clients_asked", "clients_answered"),
-        *("dropped", "state_lost", "seconds", "server_seconds"),
-    ]
-)
-# further such entries of some runs: a vertical run's seconds without joining and evaluation, spent privacy budgets, the
-# sites' metrics, shortened updates, a round's simulated duration, and the losses of FGDRO's training batches
-OF_SOME_RUNS = frozenset(
-    [
-        *(TRAINING_SECONDS, "epsilon", "pool_epsilon", ROUND_FIGURES),
-        *("bounded_clients", "simulated_seconds", "worst_site_loss", "mean_site_loss"),
-    ]
-)
 UNTOLD = (*SHOWING_KEYS, "run-name", "resume")  # keys that do not distinguish runs
 FINISHED, STOPPED, FAILED, UNFINISHED = "finished", "stopped", "failed", "unfinished"
 STOPPED_EARLY = "stopped early"  # prefix of failure.json's reason if a sweep ended a run before its last round

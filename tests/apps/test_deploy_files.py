@@ -115,6 +115,16 @@ def test_a_container_starts_the_kit(name: str, kits: Path) -> None:
         assert re.search(rf"docker build -f deploy/Dockerfile .* -t {service['image']} \.\n", head)
 
 
+@pytest.mark.parametrize("name", KITS)
+def test_compose_files_obey_the_compose_specification(name: str, kits: Path) -> None:
+    """The parser knows neither variables, which are at their defaults here, nor YAML's merge keys."""
+    text = re.sub(r"\$\{\w+:-([^}]*)\}", r"\1", (kits / name / "compose.yml").read_text("utf-8"))
+    content = yaml.safe_load(text)
+    assert content["name"] == f"p-{name.lower()}"  # without capitals
+    compose = pytest.importorskip("compose_spec")
+    assert compose.PyCompose.from_json(json.dumps(content)).service_names()
+
+
 def test_the_port_is_not_published_to_the_world(kits: Path) -> None:
     (superlink,) = services(kits, "superlink").values()
     assert superlink["ports"] == ["${SUPERLINK_BIND:-127.0.0.1}:8000:8000"]

@@ -13,7 +13,7 @@ from safetensors.torch import load_file
 from sklearn.metrics import average_precision_score, brier_score_loss, confusion_matrix, roc_auc_score
 
 from apps.config import ConfigError, Scalar, parse_run_config
-from apps.evaluation.site_figures import ROUND_FIGURES
+from apps.evaluation.metric_names import ROUND_FIGURES
 from apps.run_directory.curves import _choose
 from apps.run_directory.events import numbers_of
 from apps.sites.resources import federated_data

@@ -24,7 +24,9 @@ from methods.samples import FindingsObjective
 from payloads.record import PayloadError
 from payloads.settings import Settings, TrainingSettings
 from problems.data import DataError, DataSpec, load
+from problems.data.disturb import split
 from problems.data.findings import Findings, make_findings, read_findings
+from problems.data.own import read_own
 from problems.finding_metrics import finding_intervals, finding_metrics
 from problems.minimax import FindingsAUCOracle, FindingsCompositionalOracle
 from problems.minimax.auc import saddle_value
@@ -167,6 +169,32 @@ def test_classes_are_told_from_all_others(tmp_path: Path, caplog: pytest.LogCapt
     assert arrays.train.findings is not None
     assert table.train.findings is not None
     np.testing.assert_array_equal(arrays.train.findings.values, table.train.findings.values)
+
+
+@pytest.mark.parametrize("grouped", [False, True])
+def test_exclusive_findings_are_divided_by_class(grouped: bool, tmp_path: Path) -> None:
+    """Of 6, 12 and 30 rows a third are test rows, and a quarter of the others validation rows."""
+    codes = np.random.default_rng(0).permutation(np.repeat([0, 1, 2], [6, 12, 30]))
+    frame = pd.DataFrame({"a": np.sin(np.arange(48.0)), **{name: codes == k for k, name in enumerate(NAMES)}})
+    frame.assign(who=[f"p{row}" for row in range(48)]).to_csv(tmp_path / "rows.csv", index=False)
+    keys = {"data_dir": str(tmp_path / "rows.csv"), "test_fraction": 1 / 3, "validation_fraction": 0.25, "seed": 1}
+    keys |= {"group_column": "who"} if grouped else {"drop_columns": "who"}
+    data = load(replace(SPEC, **keys), 3)  # type: ignore[arg-type]
+    parts = (data.test, data.validation, data.train)
+    counts = [part.findings.counts[:, 1].tolist() for part in parts if part is not None and part.findings is not None]
+    assert counts == [[2, 4, 10], [1, 2, 5], [3, 6, 15]]
+    site = read_own(str(tmp_path / "rows.csv"), replace(SPEC, **{**keys, "data_dir": "", "partition": "own"}), 0)  # type: ignore[arg-type]
+    assert site.findings is not None
+    assert site.findings[site.test_rows].counts[:, 1].tolist() == [2, 4, 10]
+    assert site.findings[site.evaluated_rows].counts[:, 1].tolist() == [1, 2, 5]
+
+
+def test_other_findings_are_divided_as_rows_of_one_class(tmp_path: Path) -> None:
+    values = np.eye(3)[np.arange(60) % 3]
+    values[0] = 1  # all findings of the first row
+    np.savez(tmp_path / "train.npz", X=np.arange(60.0)[:, None], y=values)
+    data = load(replace(SPEC, dataset="npz", data_dir=str(tmp_path)), 3)
+    assert data.test.features.ravel().tolist() == split(np.zeros(60, dtype=np.int8), 0.2, 0, classes=(0,))[1].tolist()
 
 
 @pytest.mark.parametrize("strategy", ["fedx1", "codasca"])

@@ -8,9 +8,10 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from apps.evaluation.metric_names import BOOKKEEPING
 from simulations.results.compare import Comparison
 from simulations.results.figure import Curve, in_common
-from simulations.results.records import BOOKKEEPING, read_run
+from simulations.results.records import read_run
 from tests.battery.federation import federate
 from tests.programs import Line
 from tests.refusals import states

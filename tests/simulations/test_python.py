@@ -9,6 +9,7 @@ import numpy as np
 import pandas as pd
 import pytest
 import torch
+from sklearn.datasets import load_iris
 from sklearn.metrics import roc_auc_score
 from sklearn.utils.estimator_checks import check_estimator
 from torch import nn
@@ -129,6 +130,14 @@ def gini(labels: Any, scores: Any) -> float:
     return float(2 * roc_auc_score(labels, scores) - 1)
 
 
+def dropped(labels: Any, scores: Any) -> float:
+    return 0.0
+
+
+def epsilon(labels: Any, scores: Any) -> float:
+    return 0.0
+
+
 def falls(labels: Any, scores: Any) -> float:
     raise ZeroDivisionError("no rows")
 
@@ -147,6 +156,11 @@ def test_metrics_of_yours_are_measured_and_select_a_round(tmp_path: Path) -> Non
         ([falls], "got falls, which raises ZeroDivisionError: no rows; allowed: functions that return a finite number"),
         ([lambda labels, scores: 1.0], "with the name '<lambda>', which is not a new name of a metric"),
         (["builtins:max", "builtins:max"], "'builtins:max' with the name 'max', which is not a new name"),
+        (
+            [dropped],
+            "with the name 'dropped', which is an entry of a round's line in metrics.jsonl; allowed: functions",
+        ),
+        ([epsilon], "with the name 'epsilon', which is an entry of a round's line"),
         (["gini"], "got 'gini'; allowed: functions package.module:function"),
         (["no_such_module:f"], "cannot import 'no_such_module'"),
     ],
@@ -196,6 +210,25 @@ def test_other_objects_are_refused(objects: dict[str, Any], words: str) -> None:
 def test_the_estimator_passes_scikit_learns_checks() -> None:
     results = check_estimator(florilegium.FederatedClassifier(rounds=1, sites=2), on_skip=None)
     assert {result["check_name"] for result in results if result["status"] == "skipped"} == {"check_array_api_input"}
+
+
+@pytest.mark.parametrize(("strategy", "least"), [("local-sgd", 0.9), ("codasca", 0.7)])
+def test_the_estimator_trains_several_classes(strategy: str, least: float) -> None:
+    """By a softmax, whose probabilities stay as they are, or by one against the rest, scaled to the sum 1."""
+    X, y = load_iris(return_X_y=True)
+    names = np.array(["setosa", "versicolor", "aurea"])[y]  # sorted: 2, 0, 1
+    classifier = florilegium.FederatedClassifier(strategy).fit(X, names, groups=np.arange(150) % 3)
+    assert classifier.classes_.tolist() == ["aurea", "setosa", "versicolor"]
+    own = classifier.trained_.predict_proba(pd.DataFrame(X, columns=[f"x{column}" for column in range(4)]))
+    likely = classifier.predict_proba(X)
+    np.testing.assert_allclose(likely, own / own.sum(axis=1, keepdims=True), rtol=1e-12)
+    assert classifier.trained_.exclusive == np.allclose(own.sum(axis=1), 1, atol=1e-6) == (strategy == "local-sgd")
+    assert classifier.decision_function(X).shape == likely.shape == (150, 3)
+    assert (classifier.predict(X) == classifier.classes_[likely.argmax(axis=1)]).all()
+    assert classifier.score(X, names) > least
+    assert {"auc_0", "auc_1", "auc_2"} <= set(classifier.history_)
+    with pytest.raises(ValueError, match="Class 'a' has one row"):
+        classifier.fit(X, np.array(["a", *["b", "c"] * 75])[:150])
 
 
 def test_the_estimator_takes_categories_missing_cells_and_sites() -> None:

@@ -11,11 +11,12 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from apps.evaluation.metric_names import TRAINING_SECONDS
 from apps.run_directory.curves import RANKING
 from simulations.experiments.expansion import Expansion
 from simulations.experiments.lines import Line
 from simulations.results.figure import Curve, Panel, in_common, plot, save
-from simulations.results.records import TRAINING_SECONDS, RunRecord
+from simulations.results.records import RunRecord
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
