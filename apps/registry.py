@@ -65,7 +65,7 @@ ALGORITHMS: dict[str, Algorithm] = {
     "coda": pair(
         minimax.Coda,
         scoring.CodaClient,
-        "minimax AUC by local descent ascent with all clients, stage by stage (CoDA, Guo et al. 2020)",
+        "minimax AUC by local descent ascent, stage by stage (CoDA, Guo et al. 2020)",
     ),
     "codasca": pair(
         minimax.Codasca,

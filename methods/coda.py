@@ -19,6 +19,9 @@ score of negatives minus the mean score of positives, E[s|-] - E[s|+] (for `AUC_
 If the published code and the paper's formulas differ, the formulas are the default. The code divides alpha's gradient
 by p(1-p), with p the share of positives (``coda.scaled-dual``), and uses noise as the first stage's reference
 (``coda.reference-noise``).
+
+The paper's clients all take part in every round. Here some of them may, also in turns (``client-sampling = "cyclic"``,
+as in Vangapally, Wu, Chen, Guo, TMLR 2026): each f_i includes its site's weight, so means over a sample are unbiased.
 """
 
 from collections.abc import Iterator, Sequence
@@ -205,7 +208,7 @@ def restart_dual(x: Float[np.ndarray, "d"], plan: CodaPlan) -> Exchanges[Float[n
 def run_round(
     x: Float[np.ndarray, "d"], state: StageState, plan: CodaPlan
 ) -> Exchanges[tuple[Float[np.ndarray, "d"], StageState]]:
-    """Restart alpha in a stage's first round, then z <- mean z_i over all sites; a `ServerHalf.round`."""
+    """Restart alpha in a stage's first round, then z <- mean z_i over these clients; a `ServerHalf.round`."""
     x = yield from restart_dual(x, plan)
     replies = yield Train(CodaDown(population=count_population(plan), reference=tell_reference(x, state, plan)), x)
     point = replies.mean_point()
@@ -244,6 +247,5 @@ CODA = make_method(
     findings=True,
     table="coda",
     sends="down: the stage's reference point; up, between stages: class sums of scores",
-    needs_all_clients="averages all clients in every round; the fedsgda strategies are made for a few clients a round",
     sums_instead="set coda.stage-rounds to 0, or coda.restart-dual to false",
 )

@@ -84,7 +84,6 @@ CODASCA = replace(
     server=replace(coda.CODA.server, round=run_round),
     records=Records(down=CodascaDown, up=ControlChange, memory=ControlVariate, state=StageState),
     sends="control variates; down: the stage's reference point; up, between stages: class sums of scores",
-    needs_all_clients="",
     has_adam=False,
     joint_states=True,
     unread=(),

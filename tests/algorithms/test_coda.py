@@ -65,7 +65,7 @@ def coda_reference(one: Watched) -> Iterator[Array]:
     for t in range(ROUNDS):
         z, factor = stages.begin(t, z)
         ends = []
-        for i in range(problem.num_clients):
+        for i in one.participants(t + 1):
             end = z
             for iteration in range(t * STEPS, (t + 1) * STEPS):
                 step, batch = one.rate(iteration) * factor, one.batch(i, iteration)
@@ -107,6 +107,7 @@ VARIANTS: dict[str, dict[str, Scalar]] = {
     "scaled-dual": {"coda.proximal": 0.2, **STAGES, "coda.scaled-dual": True},
     "noise": {"coda.proximal": 0.4, **STAGES, "coda.reference-noise": 0.3},
     "sigmoid": {"coda.proximal": 0.1, **STAGES, "score": "sigmoid"},
+    "half": {"coda.proximal": 0.5, **STAGES, "fraction-train": 0.5},
     "drops": {"coda.proximal": 0.1, "lr-decay": 0.5, "lr-decay-every": STEPS},
 }
 
@@ -137,7 +138,7 @@ def assert_codasca_follows(one: Watched) -> None:
 
 CODASCA_VARIANTS = VARIANTS | {
     "server-step": {"coda.proximal": 0.5, **STAGES, "server-learning-rate": 0.7},
-    "half": {"coda.proximal": 0.5, **STAGES, "fraction-train": 0.5, "server-learning-rate": 1.2},
+    "half-server-step": {"coda.proximal": 0.5, **STAGES, "fraction-train": 0.5, "server-learning-rate": 1.2},
 }
 
 

@@ -8,7 +8,7 @@ from tests.refusals import spell
 OWN = "tests.algorithms.minimax_problems:"
 # a strategy, a key, its value, and further parts of the message
 ONE_KEY: list[tuple[str, str, Scalar, tuple[str, ...]]] = [
-    ("coda", "fraction-train", 0.5, ("allowed: 1.0", "'coda'")),
+    ("composite", "fraction-train", 0.5, ("allowed: 1.0", "'composite'")),
     ("codasca", "loss", "psm", ("auc-minimax",)),
     ("fedprox", "loss", "auc-minimax", ("'fedprox', allowed: auto, cross-entropy",)),
     ("scaffold", "loss", "ratio-loss", ("'scaffold', allowed: auto, cross-entropy",)),

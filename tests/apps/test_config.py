@@ -131,7 +131,7 @@ def valid(key: str) -> st.SearchStrategy[Any]:
         "fedx.bins": st.integers(2, 2**16),
         "model": st.sampled_from([*sorted(MODELS), "package.module:factory"]),
         "loss": st.just("auto"),
-        # these keys limit each other: coda needs all clients; eta * beta and eta * alpha are at most 1
+        # these keys limit each other: composite needs all clients; eta * beta and eta * alpha are at most 1
         "fraction-train": st.sampled_from([1.0]),
         "sgdam.eta": st.floats(0.1, 0.3),
         "sgdam.beta-x": st.floats(0.1, 3.3),

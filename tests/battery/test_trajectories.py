@@ -36,6 +36,7 @@ COMMON: dict[str, Scalar] = {
 }
 FEDX: dict[str, Scalar] = {"fedx.positive-batch-size": 3, "fedx.negative-batch-size": 4}
 COMPOSITE: dict[str, Scalar] = {"composite.weight": 0.02}
+STAGES: dict[str, Scalar] = {"coda.stage-rounds": 2, "coda.proximal": 0.3, "client-weights": "equal"}
 ESTIMATOR: dict[str, Scalar] = {"fedsgda.rho": 0.2, "fedsgda.period": 2}
 # Keys of one algorithm, away from their defaults. A case is "strategy", or "strategy, special feature".
 CASES: dict[str, dict[str, Scalar]] = {
@@ -45,7 +46,8 @@ CASES: dict[str, dict[str, Scalar]] = {
     "fedx2, auprc": {**FEDX, "loss": "auprc", "fedx.beta": 0.4},
     "fedx2, p-norm-push": {**FEDX, "loss": "p-norm-push", "score": "logit", "learning-rate": 0.01},
     "local-pair, kl-opauc": {**FEDX, "loss": "kl-opauc", "client-weights": "equal"},
-    **{name: {"coda.stage-rounds": 2, "coda.proximal": 0.3, "client-weights": "equal"} for name in ("coda", "codasca")},
+    "codasca": STAGES,
+    "coda": {**STAGES, "fraction-train": 1.0},
     **{f"fedsgda-{name}": ESTIMATOR for name in ("mb", "storm", "spider", "svrg")},
     "local-scgdam, without the Hessian": {"scgdam.hessian": "identity", "scgdam.independent-batches": True},
     "scaffold": {"server-learning-rate": 1.3},
