@@ -7,7 +7,8 @@ The generator yields each exchange with the clients, and receives the replies to
         replies = yield Train(down)                   # the main exchange: clients return a point and a record
         return replies.mean_point(), state            # the next model, and the state to keep
 
-A round with one exchange needs no generator: two functions of `ServerHalf` make its message and the next model. Checkpoints are made between rounds, so only the state is saved.
+A round with one exchange needs no generator: two functions of `ServerHalf` make its message and the next model.
+Checkpoints are made between rounds, so only the state is saved.
 """
 
 from collections.abc import Callable, Generator, Mapping, Sequence
