@@ -78,6 +78,11 @@ ALGORITHMS: dict[str, Algorithm] = {
         scoring.CompositeClient,
         "loss plus a nonsmooth penalty or constraint, exact on unequal sites (Composite FL, Zhang et al. 2023)",
     ),
+    "fedcanon": _composite(
+        composite.FedCanon,
+        scoring.FedCanonClient,
+        "the same by plain SGD steps, with one proximal step a round at the server (FedCanon, Zhou et al. 2025)",
+    ),
     "fedmid": _composite(
         composite.FedMid,
         scoring.FedMidClient,

@@ -8,6 +8,7 @@ from methods.codasca import CODASCA
 from methods.composite import COMPOSITE
 from methods.cox import REGRESSION
 from methods.fast_fedda import FAST_FEDDA
+from methods.fedcanon import FEDCANON
 from methods.fedda import FEDDA, FEDMID
 from methods.fedprox import FEDPROX, PROXIMAL_MU
 from methods.fedsgda import FEDSGDA_MB, FEDSGDA_SPIDER, FEDSGDA_STORM, FEDSGDA_SVRG
@@ -25,6 +26,7 @@ from problems.minimax import Oracle
 
 CompositeClient = client_of(COMPOSITE, "Composite")
 FastFedDAClient = client_of(FAST_FEDDA, "FastFedDA")
+FedCanonClient = client_of(FEDCANON, "FedCanon")
 FedDAClient = client_of(FEDDA, "FedDA")
 FedMidClient = client_of(FEDMID, "FedMid")
 FGDROKLClient = client_of(FGDRO_KL, "FGDROKL")

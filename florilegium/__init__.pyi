@@ -8,6 +8,7 @@ from clients.scoring import CodaClient as CodaClient
 from clients.scoring import CodascaClient as CodascaClient
 from clients.scoring import CompositeClient as CompositeClient
 from clients.scoring import FastFedDAClient as FastFedDAClient
+from clients.scoring import FedCanonClient as FedCanonClient
 from clients.scoring import FedDAClient as FedDAClient
 from clients.scoring import FedMidClient as FedMidClient
 from clients.scoring import FedProxClient as FedProxClient
@@ -39,6 +40,7 @@ from methods.coda import CodaSettings as CodaSettings
 from methods.coda import StageState as StageState
 from methods.codasca import CodascaDown as CodascaDown
 from methods.composite import CorrectionState as CorrectionState
+from methods.fedcanon import CanonState as CanonState
 from methods.fedprox import FedProxSettings as FedProxSettings
 from methods.fedsgda import EstimatorState as EstimatorState
 from methods.fedsgda import FedSGDADown as FedSGDADown
@@ -95,6 +97,7 @@ from simulations.scoring.model import load as load
 from strategies.base import PayloadStrategy as PayloadStrategy
 from strategies.composite import Composite as Composite
 from strategies.composite import FastFedDA as FastFedDA
+from strategies.composite import FedCanon as FedCanon
 from strategies.composite import FedDA as FedDA
 from strategies.composite import FedMid as FedMid
 from strategies.composite import ProximalStrategy as ProximalStrategy

@@ -294,7 +294,7 @@ class ServerHalf:
         prologue: (x, plan) -> the exchanges before round 1, which return the state. None: no exchanges; `init` makes
             the state.
         round: (x, state, plan) -> a round's exchanges, exactly one of them a `Train`, which return x, state. None: the
-            round trains with the record from `tell`, and `update` makes the next model.
+            round has one `Train`, and `update` makes the next model.
     """
 
     init: Callable[[Float[np.ndarray, "d"], Any], Any] = lambda x, plan: None

@@ -1,4 +1,4 @@
-"""Composite FL, FedMid, FedDA and Fast-FedDA: whole runs step by step against the NumPy reference.
+"""Composite FL, FedCanon, FedMid, FedDA and Fast-FedDA: whole runs step by step against the NumPy reference.
 
 Further tests: the methods' properties, their solutions, messages, warnings, and networks.
 """
@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from flwr.app import Message
+from flwr.app import ConfigRecord, Message
 from torch import nn
 
 from apps.config import Scalar
@@ -22,6 +22,7 @@ from clients.base import Site
 from methods.composite import CorrectionState
 from methods.penalised import SMOOTHNESS, CompositeSettings, Smoothness
 from methods.samples import sample_batches
+from methods.scaffold import ControlVariate
 from payloads.settings import TrainingSettings
 from payloads.wire import METRICS, PAYLOAD
 from problems.models import FlatModel, build_model
@@ -29,7 +30,7 @@ from problems.penalties import PENALTIES
 from simulations.engines.grid import FIRST_NODE_ID
 from strategies.rounds.replies import Reply
 from tests.algorithms.helpers import roster_of
-from tests.algorithms.watched import DROPS, Watched
+from tests.algorithms.watched import DROPS, Watched, lost
 from tests.battery.federation import Wiretap, model_of, save_npz
 from tests.reference import composite
 from tests.reference.composite import Prox, Smooth
@@ -37,7 +38,7 @@ from tests.reference.minimax import Array, Rows
 
 CLOSE: dict[str, float] = {"rtol": 1e-11, "atol": 1e-12}
 SITES, ROUNDS, STEPS, DIM = 4, 5, 3, 6
-FAMILY = ["composite", "fedmid", "fedda", "fast-fedda"]
+FAMILY = ["composite", "fedcanon", "fedmid", "fedda", "fast-fedda"]
 each = pytest.mark.parametrize("strategy", FAMILY)
 KEYS: dict[str, Scalar] = {
     "strategy": "composite",
@@ -73,7 +74,7 @@ class Recorder(Wiretap):
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
-        self.states: dict[tuple[int, int], CorrectionState] = {}
+        self.states: dict[tuple[int, int], ConfigRecord] = {}
 
     def _heard(self, reply: Message) -> Message:
         before = len(self.exchanges)
@@ -81,8 +82,7 @@ class Recorder(Wiretap):
         for exchange in self.exchanges[before:]:
             records = self._contexts[FIRST_NODE_ID + exchange.partition].state.config_records
             if STATE in records:
-                kept = CorrectionState.from_record(records[STATE])
-                self.states[exchange.server_round, exchange.partition] = kept
+                self.states[exchange.server_round, exchange.partition] = records[STATE]
         return heard
 
 
@@ -169,13 +169,33 @@ def assert_composite(one: Played) -> None:
             # the sum of a client's steps
             z_hat = start - eta * tau * (gradient + correction)
             np.testing.assert_allclose(model_of(e.reply)[0], z_hat, **CLOSE)
-            kept = one.grid.states[r, e.partition]
+            kept = CorrectionState.from_record(one.grid.states[r, e.partition])
             assert kept.server_round.tolist() == [r]
             np.testing.assert_allclose(kept.correction, correction, **CLOSE)
             np.testing.assert_allclose(kept.start, start, **CLOSE)
             np.testing.assert_allclose(kept.gradient, gradient, **CLOSE)
         state = new
     np.testing.assert_allclose(one.output, composite.composite_point(state, prox), **CLOSE)
+
+
+def assert_fedcanon(one: Played) -> None:
+    problem, prox, tau, eta_g = one.parts
+    state = composite.fedcanon_start(problem, one.models[0])
+    for r in range(1, one.rounds + 1):
+        clients, answered, eta = one.participants(r), one.answered(r), one.eta(r)
+        ends, means = composite.fedcanon_ends(problem, state, clients, one.rows(r), tau, eta)
+        received = one.told(r, ControlVariate)
+        assert (received is None) == (r == 1)
+        for e in one.exchanges(r):
+            np.testing.assert_allclose(model_of(e.message)[0], state.x, **CLOSE)
+            np.testing.assert_allclose(model_of(e.reply)[0], ends[e.partition], **CLOSE)
+            assert PAYLOAD not in e.reply.content
+            kept = ControlVariate.from_record(one.grid.states[r, e.partition])
+            np.testing.assert_allclose(kept.control, means[e.partition], **CLOSE)
+        if r > 1:
+            np.testing.assert_allclose(received.control, state.control + state.subgradient, **CLOSE)
+        state = composite.fedcanon_round(problem, state, prox, clients, one.rows(r), tau, eta, eta_g, answered)
+    np.testing.assert_allclose(one.output, state.x, **CLOSE)
 
 
 def assert_fedmid(one: Played) -> None:
@@ -225,6 +245,7 @@ def assert_fast_fedda(one: Played) -> None:
 
 FOLLOW = {
     "composite": assert_composite,
+    "fedcanon": assert_fedcanon,
     "fedmid": assert_fedmid,
     "fedda": assert_fedda,
     "fast-fedda": assert_fast_fedda,
@@ -250,22 +271,39 @@ OWN: dict[str, dict[str, Scalar]] = {
     "mu": {"composite.strong-convexity": 0.4, **DROPS},
     "no-convexity": {"composite.strong-convexity": 0.0, "server-learning-rate": 1.4},
 }
-CASES = [(name, variant) for name in FAMILY for variant in VARIANTS] + [("fast-fedda", variant) for variant in OWN]
+SOME: dict[str, dict[str, Scalar]] = {
+    "half": {"fraction-train": 0.5, "num-server-rounds": 8, "batch-size": 4},
+    "half-server-step": {"fraction-train": 0.5, "num-server-rounds": 8, "server-learning-rate": 1.3, **DROPS},
+}
+CASES = [(name, variant) for name in FAMILY for variant in VARIANTS]
+CASES += [("fast-fedda", variant) for variant in OWN] + [("fedcanon", variant) for variant in SOME]
 
 
 @pytest.mark.parametrize(("strategy", "variant"), CASES)
 def test_it_follows_the_reference(strategy: str, variant: str, data: dict[str, Scalar], tmp_path: Path) -> None:
-    one = Played(tmp_path, {**data, "strategy": strategy, **(VARIANTS | OWN)[variant]})
+    one = Played(tmp_path, {**data, "strategy": strategy, **(VARIANTS | OWN | SOME)[variant]})
     assert len(set(one.sizes)) == SITES
     assert min(one.sizes) < 20 < max(one.sizes)
     FOLLOW[strategy](one)
     moved = [np.abs(after - before).max() for before, after in pairwise(one.models[:-1])]
     assert min(moved) > 1e-4
     assert np.abs(one.output - one.models[0]).max() > 0.05
-    if strategy == "composite" and variant in ("full", "elastic-net", "columns"):  # the prox has an effect
+    # the prox has an effect
+    if strategy in ("composite", "fedcanon") and variant in ("full", "elastic-net", "columns"):
         assert 0 < np.count_nonzero(one.output[:DIM]) < DIM
     if strategy == "composite" and variant == "box":
         assert {-0.1, 0.15} <= set(one.output[:DIM].tolist())
+
+
+@pytest.mark.parametrize("fraction", [1.0, 0.5])
+def test_fedcanon_follows_the_reference_if_a_reply_is_lost(
+    fraction: float, data: dict[str, Scalar], tmp_path: Path
+) -> None:
+    keys: dict[str, Scalar] = {**data, "strategy": "fedcanon", "fraction-train": fraction}
+    partition = Played(tmp_path, keys).participants(2)[-1]
+    one = Played(tmp_path, keys, tamper=lost(2, partition))
+    assert [list(line["dropped"]) for line in one.run.lines[1:]] == [[], [str(partition)], [], [], []]
+    assert_fedcanon(one)
 
 
 def test_a_batch_of_all_samples_is_all_of_them_in_their_order() -> None:
@@ -318,12 +356,16 @@ class Hand:
         self.arrays = self.model.arrays() if start is None else [start]
         self.number = 0
 
-    def round(self) -> Array:
-        """Run a round and return the output after it."""
+    def round(self, chosen: Sequence[int] | None = None) -> Array:
+        """Run a round of some clients, by default of all, and return the output after it."""
         self.number += 1
         self.strategy.model = self.arrays
-        answers = [client.fit(self.arrays, {"server-round": self.number}) for client in self.clients]
-        replies = [Reply(place, arrays, None, count) for place, (arrays, count, _) in enumerate(answers)]
+        replies = []
+        for place in range(len(self.clients)) if chosen is None else chosen:
+            client = self.clients[place]
+            client.inbox = self.strategy.down(self.number)
+            arrays, count, _ = client.fit(self.arrays, {"server-round": self.number})
+            replies.append(Reply(place, arrays, None, count))
         self.arrays, _ = self.strategy.combine(self.number, replies)
         return self.output
 
@@ -367,6 +409,7 @@ PAIRS: dict[str, tuple[dict[str, Any], Prox]] = {
     "simplex": ({"penalty": "simplex", "radius": 1.2}, composite.simplex(1.2)),
     "nonnegative": ({"penalty": "nonnegative"}, composite.nonnegative()),
 }
+exact = pytest.mark.parametrize("strategy", ["composite", "fedcanon"])
 each_penalty = pytest.mark.parametrize("name", PAIRS)
 START = np.random.default_rng(0).normal(0.0, 0.8, DIM)
 
@@ -383,32 +426,66 @@ def test_every_penalty_is_tried() -> None:
 
 
 @each_penalty
-def test_one_step_is_proximal_gradient_descent(name: str) -> None:
+@exact
+def test_one_step_is_proximal_gradient_descent(strategy: str, name: str) -> None:
     problem, (penalty, prox), eta_g = make((12, 3, 20, 7)), PAIRS[name], 1.5
-    drops = {"lr_decay": 0.7, "lr_decay_every": 2}
-    one = hand(problem, penalty, start=START, local_steps=1, server_learning_rate=eta_g, **drops)
-    x = prox(START, 0.2 * eta_g)
+    options = {"local_steps": 1, "server_learning_rate": eta_g, "lr_decay": 0.7, "lr_decay_every": 2}
+    one = hand(problem, penalty, strategy=strategy, start=START, **options)
+    x = prox(START, 0.2 * eta_g) if strategy == "composite" else START
     for r in range(12):
         step = 0.2 * 0.7 ** (r // 2) * eta_g
         x = prox(x - step * problem.mean_gradient(x), step)
-        assert far(one.round(), x) < 1e-13
+        assert far(one.round(), x) < 1e-12
     assert far(x, START) > 0.1
 
 
 @each_penalty
-def test_the_sites_together_find_the_optimum(name: str) -> None:
+@exact
+def test_the_sites_together_find_the_optimum(strategy: str, name: str) -> None:
     problem, (penalty, prox) = make((12, 5, 20, 9)), PAIRS[name]
     options = {"start": START, "local_steps": 4, "learning_rate": 0.25 / problem.smoothness()}
-    x = hand(problem, penalty, **options).rounds(200)[-1]
+    x = hand(problem, penalty, strategy=strategy, **options).rounds(200)[-1]
     assert far(x, composite.optimum(problem, prox)) < 1e-7
     if name != "none":  # the solution is not the minimum of f alone
         assert np.linalg.norm(problem.mean_gradient(x)) > 1e-2
 
 
-@pytest.mark.parametrize("more", [{}, {"batch-size": 4, "server-learning-rate": 1.4}])
-def test_without_a_penalty_it_is_scaffold(more: dict[str, Scalar], data: dict[str, Scalar], tmp_path: Path) -> None:
+def test_fedcanon_finds_the_optimum_with_half_of_the_sites() -> None:
+    problem, (penalty, prox) = make((12, 5, 20, 9)), PAIRS["l1"]
+    one = hand(problem, penalty, strategy="fedcanon", local_steps=4, learning_rate=0.1 / problem.smoothness())
+    rng = np.random.default_rng(0)
+    x = [one.round(rng.choice(4, 2, replace=False).tolist()) for _ in range(1000)][-1]
+    assert far(x, composite.optimum(problem, prox)) < 1e-9
+
+
+def test_fedcanon_s_networks_are_stationary() -> None:
+    """x = P_s(x - s grad f(x)) at the end, for a nonconvex f."""
+    problem = make((12, 5, 20, 9))
+    module = build_model("mlp", (DIM,), 0)
+    one = hand(problem, L1, strategy="fedcanon", module=module, local_steps=4, learning_rate=0.3)
+    x = one.rounds(300)[-1]
+    point = torch.tensor(x)
+    slopes = [client.task(1).f.gradient(point, client.site.batch).numpy().copy() for client in one.clients]
+    moved = torch.tensor(x - problem.shares @ np.array(slopes))
+    penalty = one.clients[0].objective.penalty
+    assert far(penalty.prox(moved, 1.0).numpy(), x) < 1e-9
+    assert 0 < np.count_nonzero(x) < len(x) / 2
+
+
+@pytest.mark.parametrize(
+    ("strategy", "more"),
+    [
+        ("composite", {}),
+        ("composite", {"batch-size": 4, "server-learning-rate": 1.4}),
+        ("fedcanon", {"batch-size": 4, "server-learning-rate": 1.4}),
+        ("fedcanon", {"batch-size": 4, "fraction-train": 0.5}),
+    ],
+)
+def test_without_a_penalty_they_are_scaffold(
+    strategy: str, more: dict[str, Scalar], data: dict[str, Scalar], tmp_path: Path
+) -> None:
     keys: dict[str, Scalar] = {**data, **more, "num-server-rounds": 12}
-    one = Played(tmp_path, {**keys, "composite.penalty": "none", "composite.ridge": 0.0})
+    one = Played(tmp_path, {**keys, "strategy": strategy, "composite.penalty": "none", "composite.ridge": 0.0})
     other = Watched(tmp_path, {**KEYS, **keys, "strategy": "scaffold"})
     assert max(far(mine, theirs) for mine, theirs in zip(one.sent, other.models, strict=False)) < 1e-12
 
@@ -446,10 +523,10 @@ def test_the_exchange_before_round_1(strategy: str, data: dict[str, Scalar], tmp
     assert [(e.server_round, e.phase, e.partition) for e in asked] == [(0, SMOOTHNESS, i) for i in range(SITES)]
     for e in asked:
         assert set(e.reply.content) == {PAYLOAD, METRICS}
-        told = Smoothness.from_record(e.reply.content.config_records[PAYLOAD]).estimate
+        sent = Smoothness.from_record(e.reply.content.config_records[PAYLOAD]).estimate
         A = np.column_stack([one.data.client(e.partition).features, np.ones(one.sizes[e.partition])]).astype(float)
         largest = np.linalg.eigvalsh(A.T @ A / len(A))[-1]
-        np.testing.assert_allclose(told, [largest / 4 + 0.03], rtol=1e-5)
+        np.testing.assert_allclose(sent, [largest / 4 + 0.03], rtol=1e-5)
     # a vector down and a number up, in addition to the handshake's four integers
     handshake = 4 * 8
     assert one.run.lines[0]["bytes_down"] == SITES * (DIM + 1) * 8

@@ -31,6 +31,7 @@ CASES: dict[str, dict[str, Scalar]] = {
     "local-sgdm": {},
     "local-sgdm-rl": {},
     "composite": {"composite.weight": 0.02, "server-learning-rate": 1.3},
+    "fedcanon": {"composite.weight": 0.02, "server-learning-rate": 1.3},
     "fedda": {"composite.weight": 0.02},
     "fast-fedda": {"composite.weight": 0.02},
 }

@@ -184,8 +184,8 @@ def test_a_penalty_that_does_not_fit_the_model_is_refused(
     assert json.loads((tmp_path / "run" / "failure.json").read_text("utf-8"))["reason"] == str(refused.value)
 
 
-@pytest.mark.parametrize("strategy", ["composite", "fedmid", "fedda", "fast-fedda"])
-def test_all_four_are_evaluated_so(strategy: str, data: dict[str, Scalar], tmp_path: Path) -> None:
+@pytest.mark.parametrize("strategy", ["composite", "fedcanon", "fedmid", "fedda", "fast-fedda"])
+def test_all_are_evaluated_so(strategy: str, data: dict[str, Scalar], tmp_path: Path) -> None:
     run, _ = federate(tmp_path / "run", {**KEYS, **data, "strategy": strategy, "num-server-rounds": 2}, SITES)
     assert all({*COMPOSITE_METRICS} <= {*line} for line in run.lines)
     one = Evaluated(data)

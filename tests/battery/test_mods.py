@@ -194,7 +194,11 @@ def test_a_wrapper_clips_every_update_and_noises_the_mean(strategy: str, wrapper
 @pytest.mark.parametrize("mod", OF_MODEL, ids=["local-dp", "fixed", "adaptive"])
 @pytest.mark.parametrize(
     ("strategy", "reason"),
-    [("composite", "composite's clients compute their corrections"), ("vfb2-sgd", "a vertical run sends no model")],
+    [
+        ("composite", "composite's clients compute their corrections"),
+        ("fedcanon", "fedcanon's server computes the control variate"),
+        ("vfb2-sgd", "a vertical run sends no model"),
+    ],
 )
 def test_a_mod_of_the_model_is_refused_in_the_handshake(strategy: str, reason: str, mod: Mod) -> None:
     for wrap in (lambda strategy: strategy, client_fixed(NOISE)):

@@ -81,7 +81,7 @@ def test_sites_of_one_class_are_stacked_too(case: str, threads: int, tmp_path: P
         np.testing.assert_allclose(together.model[name], value, rtol=1e-10, atol=1e-12)
 
 
-@pytest.mark.parametrize("strategy", ["scaffold", "fedx2"])
+@pytest.mark.parametrize("strategy", ["scaffold", "fedcanon", "fedx2"])
 def test_a_run_that_was_cut_and_continued_is_the_whole_one(strategy: str, tmp_path: Path, stacked: list[int]) -> None:
     config: dict[str, Scalar] = {**UNEQUAL, "strategy": strategy, "checkpoint-every": 2, "num-server-rounds": 4}
     whole, _ = federate(tmp_path / "whole", config, clients=6, stack=3)

@@ -49,7 +49,7 @@ CASES: dict[str, dict[str, Scalar]] = {
     **{f"fedsgda-{name}": ESTIMATOR for name in ("mb", "storm", "spider", "svrg")},
     "local-scgdam, without the Hessian": {"scgdam.hessian": "identity", "scgdam.independent-batches": True},
     "scaffold": {"server-learning-rate": 1.3},
-    **dict.fromkeys(("composite", "fedmid", "fedda", "fast-fedda"), COMPOSITE),
+    **dict.fromkeys(("composite", "fedcanon", "fedmid", "fedda", "fast-fedda"), COMPOSITE),
     "composite, a group": {**COMPOSITE, "composite.penalty": "group-lasso", "server-learning-rate": 1.3},
 }
 RUNS = [(case, dtype) for case in CASES for dtype in ALGORITHMS[case.split(",")[0]].traits.number_types]

@@ -1,8 +1,9 @@
-"""Plain NumPy reference of composite federated learning and of three baselines, in float64, one function a round.
+"""Plain NumPy reference of composite federated learning and of four other methods, in float64, one function a round.
 
-Source: "Composite Federated Learning with Heterogeneous Data": problem (1), Algorithm 1, problem (6). Baselines: FedMid
-and FedDA (Federated Mirror Descent and Federated Dual Averaging of Yuan, Zaheer, Reddi, ICML 2021), Fast-FedDA (Bao,
-Crawshaw, Luo, Liu, ICML 2022). The data: Synthetic(alpha, beta) of Li et al. (MLSys 2020), made binary.
+Source: "Composite Federated Learning with Heterogeneous Data": problem (1), Algorithm 1, problem (6). Other methods:
+FedMid and FedDA (Federated Mirror Descent and Federated Dual Averaging of Yuan, Zaheer, Reddi, ICML 2021), Fast-FedDA
+(Bao, Crawshaw, Luo, Liu, ICML 2022), FedCanon as derived in methods/fedcanon.py. The data: Synthetic(alpha, beta) of Li
+et al. (MLSys 2020), made binary.
 
 min_x f(x) + g(x), f = the mean over the clients of f_i, weighted by `Smooth.shares`, g convex, known by its prox: a
 `prox(x, step)` returns P_{step g}(x) = argmin_u step g(u) + ||x - u||^2 / 2 for x (d,).
@@ -343,3 +344,57 @@ def fast_fedda_round(
         problem.shares @ np.array([end.points for end in ends]),
         state.count + tau,
     )
+
+
+# FedCanon.
+
+
+class FedCanon(NamedTuple):
+    """The state between two rounds: the server's x, c and u, and the clients' c_i, see `fedcanon_start`."""
+
+    x: Array  # (d,)
+    control: Array  # (d,) c
+    subgradient: Array  # (d,) u, a subgradient of g at x
+    controls: Array  # (n, d) c_i
+
+
+def fedcanon_start(problem: Smooth, x: Array) -> FedCanon:
+    """Return the state before the first round, x (d,)."""
+    return FedCanon(x, np.zeros_like(x), np.zeros_like(x), np.zeros((problem.num_clients, len(x))))
+
+
+def fedcanon_ends(
+    problem: Smooth, state: FedCanon, clients: Sequence[int], rows: Rows, tau: int, eta: float
+) -> tuple[dict[int, Array], dict[int, Array]]:
+    """Return each client's last point and its new c_i, the mean of its gradients."""
+    ends, means = {}, {}
+    for i in clients:
+        y, seen = state.x, []
+        for t in range(tau):
+            seen.append(problem.gradient(i, y, rows(i, t)))
+            y = y - eta * (seen[-1] - state.controls[i] + state.control + state.subgradient)
+        ends[i], means[i] = y, np.mean(seen, axis=0)
+    return ends, means
+
+
+def fedcanon_round(
+    problem: Smooth,
+    state: FedCanon,
+    prox: Prox,
+    clients: Sequence[int],
+    rows: Rows,
+    tau: int,
+    eta: float,
+    eta_g: float = 1.0,
+    answered: Sequence[int] | None = None,
+) -> FedCanon:
+    """One round in which `clients` train. `answered`: the clients whose replies arrive; all of them by default."""
+    _, means = fedcanon_ends(problem, state, clients, rows, tau, eta)
+    step, known = eta_g * eta * tau, list(clients if answered is None else answered)
+    weights = problem.shares[known]
+    change = np.average([means[i] - state.controls[i] for i in known], axis=0, weights=weights)
+    pre = state.x - step * (state.control + change)
+    x, controls = prox(pre, step), state.controls.copy()
+    for i, mean in means.items():
+        controls[i] = mean
+    return FedCanon(x, state.control + weights.sum() * change, (pre - x) / step, controls)
