@@ -229,6 +229,19 @@ def test_the_server_s_control_is_the_mean_of_the_clients_again(
     np.testing.assert_allclose(kept, controls, rtol=0, atol=1e-12)
 
 
+def test_fedcanon_s_control_is_the_mean_of_the_clients_again(data: dict[str, Scalar], tmp_path: Path) -> None:
+    """Without a penalty, the server sends c. The memories are of the round before."""
+    config: dict[str, Scalar] = {**data, "strategy": "fedcanon", "composite.penalty": "none"}
+    _, grid = forget(tmp_path / "whole", config)
+    _, shorter = forget(tmp_path / "shorter", {**config, "num-server-rounds": ROUNDS - 1})
+    sent = {e.server_round: e.message.content.config_records.get(PAYLOAD) for e in grid.exchanges if not e.phase}
+    assert [server_round for server_round in range(1, ROUNDS + 1) if sent[server_round] is None] == [1, 4]
+    record = sent[ROUNDS]
+    assert record is not None
+    kept = [ControlVariate.from_record(shorter.state(i)).control for i in range(CLIENTS)]
+    np.testing.assert_allclose(ControlVariate.from_record(record).control, np.mean(kept, axis=0), rtol=0, atol=1e-12)
+
+
 def test_the_corrections_add_up_to_zero_again(data: dict[str, Scalar], tmp_path: Path) -> None:
     sums = {}
     for rounds in range(1, ROUNDS + 1):
