@@ -71,7 +71,7 @@ def test_the_figure_is_there_with_the_command_that_makes_it(page: Path) -> None:
     experiment = words[words.index("reproduce") + 1]
     assert PROJECT / experiment == figure.with_suffix(".toml")
     profile = words[words.index("--profile") + 1] if "--profile" in words else "quick"
-    expansion = expand(find_experiment(str(PROJECT / experiment)), profile, None, None)
+    expansion = expand(find_experiment(str(PROJECT / experiment)), profile, data_dir=Path("/data"))
     assert set(strategies_of(page)) <= {str(run.config["strategy"]) for run in expansion.runs}
     told = re.findall(r"\b(\d+) seeds?\b", section(page, "Figure").replace("\n", " "))
     assert str(expansion.seeds) in told
