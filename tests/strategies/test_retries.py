@@ -19,6 +19,7 @@ from apps.server_app import RunFailedError
 from apps.server_app import app as server_app
 from apps.sites.files import read_tensors
 from apps.sites.resources import federated_data, new_model
+from methods.composite import CorrectionState
 from methods.penalised import SMOOTHNESS, Smoothness
 from payloads.wire import CONFIG, METRICS, PAYLOAD, PHASE, ROUND, count_bytes, model_record
 from simulations.engines.grid import FIRST_NODE_ID, error_reply
@@ -95,7 +96,8 @@ def models_of(one: Played, server_round: int) -> list[Array]:
 def states(one: Played) -> dict[tuple[int, int], tuple[bytes, ...]]:
     """Return every client's state after every round."""
     return {
-        where: tuple(array.tobytes() for array in state.arrays().values()) for where, state in one.grid.states.items()
+        where: tuple(array.tobytes() for array in CorrectionState.from_record(state).arrays().values())
+        for where, state in one.grid.states.items()
     }
 
 
