@@ -7,13 +7,16 @@ import importlib
 import re
 from pathlib import Path
 
+import numpy as np
 import pytest
 import torch
 
 from apps.config import parse_run_config
 from apps.registry import ALGORITHMS
+from apps.sites import resources
 from problems.data import load
 from problems.metrics import binary_metrics
+from problems.models.networks import network_names
 from tests.battery.federation import federate
 from tests.programs import PROJECT, ran
 
@@ -102,3 +105,27 @@ def test_each_kind_of_case_of_the_vertical_benchmark_prints_its_row(monkeypatch:
         (row,) = [line for line in lines if line.startswith(f"{name}  ")]
         assert float(row.split()[1]) > 0
     assert len([line for line in lines if ": step " in line or " updates/s" in line]) >= 5
+
+
+@pytest.mark.parametrize(
+    ("strategy", "model"),
+    [("local-sgd", "linear"), ("scaffold", "linear"), ("composite", "linear"), ("local-sgd", "mlp")],
+)
+def test_the_jax_rounds_train_the_same_model(
+    strategy: str, model: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.syspath_prepend(str(PROJECT / "benchmarks"))
+    jax_round, harness = importlib.import_module("jax_round"), importlib.import_module("harness")
+    with harness.data_file("", 6 * 30, 12) as path:
+        keys = {"strategy": strategy, "model": model, "num_server_rounds": 4, "local_steps": 5, "batch_size": 8}
+        flat = harness.config(path, **keys, composite__weight=0.01) | {"learning-rate": 0.1, "partition": "iid"}
+        sites = [(x.numpy().astype(np.float32), y.numpy()) for x, y in harness.tensors(flat, 6)]
+        network = resources.new_model(parse_run_config(flat), (12,))
+        begin, short = network.parameters.numpy().copy(), network_names(network.module)
+        rounds = jax_round.JaxRounds(flat, sites, begin)
+        run, _ = federate(tmp_path / "run", flat, clients=6)
+    for _ in range(4):
+        rounds.round()
+    found = np.concatenate([np.ravel(run.model[short[name]]) for name in network.parameter_names])
+    assert np.abs(found - begin).max() > 0.05
+    np.testing.assert_allclose(rounds.model(), found, rtol=0, atol=1e-5)
