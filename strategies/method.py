@@ -7,10 +7,12 @@ training exchange (`Train`), and returns the new model and state.
 import sys
 from collections.abc import Generator, Iterable, Mapping
 from dataclasses import replace
+from logging import INFO
 from typing import Any, TypeVar
 
 import numpy as np
 from flwr.app import ArrayRecord, Message, MetricRecord
+from flwr.common import log
 from flwr.serverapp import Grid
 
 from methods.method import Exchanges, Method, Plan, Replies, Train
@@ -81,7 +83,15 @@ class MethodStrategy(PlainStrategy):
         if self.training.steps_by_rows:
             steps = [self.training.count_steps(int(count), largest) for count in rows]
             weights = rows if self.training.by_examples and not self.traits.weighted_gradients else None
-            self.own_config = {MOST_ROWS: largest, MEAN_STEPS: float(np.average(steps, weights=weights))}
+            mean_steps = float(np.average(steps, weights=weights))
+            log(
+                INFO,
+                "steps-by-rows: sites take %d to %d local steps, %.1f on average",
+                min(steps),
+                max(steps),
+                mean_steps,
+            )
+            self.own_config = {MOST_ROWS: largest, MEAN_STEPS: mean_steps}
 
     def plan(self, server_round: int) -> Plan[Any]:
         """Return the information that the method gets about a round.
