@@ -465,7 +465,7 @@ def test_fedcanon_s_networks_are_stationary() -> None:
     one = hand(problem, L1, strategy="fedcanon", module=module, local_steps=4, learning_rate=0.3)
     x = one.rounds(300)[-1]
     point = torch.tensor(x)
-    slopes = [client.task(1).f.gradient(point, client.site.batch).numpy().copy() for client in one.clients]
+    slopes = [client.task({ROUND: 1}).f.gradient(point, client.site.batch).numpy().copy() for client in one.clients]
     moved = torch.tensor(x - problem.shares @ np.array(slopes))
     penalty = one.clients[0].objective.penalty
     assert far(penalty.prox(moved, 1.0).numpy(), x) < 1e-9
