@@ -65,7 +65,8 @@ class JaxRounds:
         self.x: Any = jnp.asarray(x)
         self.gradient = jax.grad(partial(cross_entropy, model=config.run.model))
         family: Any = config.family
-        self.weight, self.ridge = (family.weight, family.ridge) if name == "composite" else (0.0, 0.0)
+        self.weight = float(family.weight) if name == "composite" else 0.0
+        self.ridge = float(family.ridge) if name == "composite" else 0.0
         zeros = jnp.zeros((len(sites), len(x)), self.x.dtype)
         kinds: dict[str, tuple[Callable[..., Any], Any]] = {
             "local-sgd": (self.average, ()),
