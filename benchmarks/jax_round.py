@@ -146,5 +146,4 @@ class JaxRounds:
 
     def model(self) -> Array:
         """Return the model after the newest round; of composite its proximal point."""
-        last = shrink(self.x, self.training.learning_rate * self.training.local_steps * self.weight)
-        return np.asarray(self.x if len(self.state) < 3 else last)
+        return np.asarray(shrink(self.x, self.training.learning_rate * self.training.local_steps * self.weight))

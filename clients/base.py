@@ -140,13 +140,13 @@ class MethodClient(PayloadClient[M]):
         """
         self.begin(parameters, config)
         task, method, x = self.task(config), self.method, self.model.parameters
-        down, origin = self.received(config), x.clone() if self.training.steps_by_rows else None
+        down = self.received(config)
         if (phase := config.get(PHASE)) is not None:
             if self.guard is not None and (method.taken is None or phase not in method.taken.phases):
                 raise refuse_phase(str(phase))
             self.outbox = method.phases[str(phase)].answer(x, down, task)
             return [], len(self.site), {}
-        half = method.client
+        half, origin = method.client, x.clone() if self.training.steps_by_rows else None
         carry = half.start(x, down, self.state, task)
         drawn = half.batches(task, down)
         with closing(follow(drawn, self.site.partition_id, task.server_round, len(task.iterations))) as batches:

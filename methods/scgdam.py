@@ -184,7 +184,8 @@ def compose(
         estimate[..., f.primal_dim :] = z[..., f.primal_dim :]  # y has no estimate
         pulls.append(pull)
         point = estimate
-    f.buffers.copy_(statistics)
+    if levels:
+        f.buffers.copy_(statistics)
     gradient = f.outer_gradient(h, batch.zeta)
     for pull in reversed(pulls):
         gradient = pull(gradient)
