@@ -11,7 +11,7 @@ import multiprocessing
 import statistics
 import tempfile
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -25,6 +25,7 @@ from flwr.serverapp import Grid, ServerApp
 from apps.client_app import app as client_app
 from apps.config import Scalar, parse_run_config
 from apps.server_app import app as server_app
+from payloads.cohort import Cohort
 from payloads.wire import CONFIG, PHASE
 from problems.data import DataSpec, load
 from problems.data.formats.images import FASHION_FILES, fashion_mnist
@@ -155,11 +156,11 @@ def alternate(
     def main(grid: Grid, context: Context) -> None:
         send = grid.send_and_receive
 
-        def alternating(messages: Any, *, timeout: float | None = None) -> list[Message]:
-            messages = list(messages)
-            own = messages and messages[0].metadata.message_type == TRAIN_MESSAGE
-            if not own or PHASE in messages[0].content.config_records[CONFIG]:
+        def alternating(messages: Any, *, timeout: float | None = None) -> Iterable[Message]:
+            if not isinstance(messages, Cohort):
                 return list(send(messages, timeout=timeout))
+            if messages.kind != TRAIN_MESSAGE or PHASE in messages.content.config_records[CONFIG]:
+                return send(messages, timeout=timeout)
             stopped = now()
             if resumed:
                 rounds.whole.append(stopped - resumed[-1])
@@ -167,7 +168,7 @@ def alternate(
             rival()
             resumed.append(now())
             rounds.rival.append(resumed[-1] - before)
-            replies = list(send(messages, timeout=timeout))
+            replies = send(messages, timeout=timeout)
             rounds.grid.append(now() - resumed[-1])
             return replies
 

@@ -12,7 +12,7 @@ batches and sends nothing (`jax_round`). Both alternate in one run, on one threa
 from __future__ import annotations
 
 import os
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from importlib.util import find_spec
 from statistics import median
 from typing import Any
@@ -24,6 +24,7 @@ from harness import PIXELS, alternate, arguments, check, config, data_file, tabl
 from apps.config import Scalar, parse_run_config
 from apps.registry import ALGORITHMS
 from apps.sites import resources
+from payloads.cohort import Cohort
 from simulations.engines.stacked.messages import Stacker
 
 # algorithms of any network
@@ -48,6 +49,9 @@ class Switch(Stacker):
 
     def __call__(self, messages: Sequence[Message], contexts: Sequence[Context | None]) -> Any:
         return super().__call__(messages, contexts) if self.on else [None] * len(messages)
+
+    def answer_cohort(self, cohort: Cohort, contexts: Mapping[int, Context]) -> Any:
+        return super().answer_cohort(cohort, contexts) if self.on else None
 
 
 def measure(flat: dict[str, Scalar], clients: int, clock: str) -> tuple[float, float]:

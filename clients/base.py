@@ -147,7 +147,7 @@ class MethodClient(PayloadClient[M]):
             self.outbox = method.phases[str(phase)].answer(x, down, task)
             return [], len(self.site), {}
         half, origin = method.client, x.clone() if self.training.steps_by_rows else None
-        carry = half.start(x, down, self.state, task)
+        carry = half.start(x, down, self.recall(), task)
         drawn = half.batches(task, down)
         with closing(follow(drawn, self.site.partition_id, task.server_round, len(task.iterations))) as batches:
             for eta, batch in batches:
@@ -187,6 +187,14 @@ class MethodClient(PayloadClient[M]):
             training, stretch = training.model_copy(update={"local_steps": steps}), mean / steps
         rest = self.settings, self.site, self.objective, self.loss, self.summed
         return Task(server_round, training, *rest, stretch=stretch)
+
+    def recall(self) -> Any:
+        """Return the client's memory, or None.
+
+        Raises:
+            PayloadError: The memory belongs to a model of another size.
+        """
+        return None if self.state is None else self.state.check({"d": len(self.model.parameters)}, finite=False)
 
     def received(self, config: Config) -> Any:
         """Return the server's record for this round: the inbox.

@@ -61,8 +61,8 @@ class Carry:
 
 
 def correct(
-    point: Float[np.ndarray, "d"], memory: CorrectionState | None, task: PenalisedTask
-) -> Float[np.ndarray, "d"]:
+    point: Float[np.ndarray, "*stack d"], memory: CorrectionState | None, task: PenalisedTask
+) -> Float[np.ndarray, "*stack d"]:
     """Line 19: c_i^{r+1} = (P(x-bar^r) - x-bar^{r+1}) / eta-tilde - the mean of the client's gradients in round r.
 
     The correction is 0 in the first round (line 3), and without a memory of round r. If round r + 1 is repeated, the
@@ -73,7 +73,7 @@ def correct(
         memory: The memory of the client's newest round: r, unless the client has missed a round or repeats a round.
         task: The client's task in round r + 1.
     """
-    newest = 0 if memory is None else int(memory.check({"d": len(point)}, finite=False).server_round[0])
+    newest = 0 if memory is None else int(memory.server_round[0])
     if memory is None or newest not in (task.server_round - 1, task.server_round):
         return np.zeros_like(point)
     if newest == task.server_round:
@@ -82,7 +82,7 @@ def correct(
     return correction
 
 
-def start(x: Float[Tensor, "d"], down: None, memory: CorrectionState | None, task: PenalisedTask) -> Carry:
+def start(x: Float[Tensor, "*stack d"], down: None, memory: CorrectionState | None, task: PenalisedTask) -> Carry:
     """Lines 18 and 19, the end of the previous round, then line 6: z-hat = z = P_{eta-tilde g}(x-bar)."""
     correction = as_tensor(correct(as_array(x), memory, task), x)
     z = task.f.penalty.prox(x, between(task.training, task.server_round - 1), out=x)
@@ -98,7 +98,7 @@ def step(carry: Carry, batch: Batch, eta: float, task: PenalisedTask) -> Carry:
     return replace(carry, t=t)
 
 
-def finish(carry: Carry, task: PenalisedTask) -> tuple[Float[Tensor, "d"], None, CorrectionState]:
+def finish(carry: Carry, task: PenalisedTask) -> tuple[Float[Tensor, "*stack d"], None, CorrectionState]:
     """Line 13: send z-hat. Keep the mean of the round's gradients, computed from the distance that z-hat has moved."""
     correction, length = as_array(carry.correction), local(task.training, task.server_round) * task.training.local_steps
     gradient = (carry.start - as_array(carry.pre)) / length - correction

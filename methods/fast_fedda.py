@@ -46,7 +46,7 @@ def weight(task: PenalisedTask | PenalisedPlan, t: int) -> float:
     return (1 / task.training.learning_rate if isinstance(gamma, str) else gamma) + mu(task) * t / 2
 
 
-def start(x: Float[Tensor, "d"], down: None, memory: None, task: PenalisedTask) -> Carry:
+def start(x: Float[Tensor, "*stack d"], down: None, memory: None, task: PenalisedTask) -> Carry:
     return Carry(x.clone(), x, task.iterations[0])
 
 
@@ -59,7 +59,7 @@ def step(carry: Carry, batch: Batch, eta: float, task: PenalisedTask) -> Carry:
     return replace(carry, t=t + 1)
 
 
-def finish(carry: Carry, task: PenalisedTask) -> tuple[Float[Tensor, "d"], None, None]:
+def finish(carry: Carry, task: PenalisedTask) -> tuple[Float[Tensor, "*stack d"], None, None]:
     return carry.v, None, None
 
 

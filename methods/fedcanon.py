@@ -50,7 +50,7 @@ class CanonState(Payload):
     subgradient: FloatArray = array("d")
 
 
-def finish(carry: Carry, task: PenalisedTask) -> tuple[Float[Tensor, "d"], None, ControlVariate]:
+def finish(carry: Carry, task: PenalisedTask) -> tuple[Float[Tensor, "*stack d"], None, ControlVariate]:
     """Send y_i. The new c_i is the mean of the round's gradients."""
     return carry.x, None, ControlVariate(control=as_array(carry.control))
 

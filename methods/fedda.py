@@ -61,7 +61,7 @@ def until(training: TrainingSettings, server_round: int) -> float:
     return sum(between(training, number) for number in range(1, server_round + 1))
 
 
-def start(x: Float[Tensor, "d"], down: None, memory: None, task: PenalisedTask) -> Carry:
+def start(x: Float[Tensor, "*stack d"], down: None, memory: None, task: PenalisedTask) -> Carry:
     return Carry(x.clone(), x, until(task.training, task.server_round - 1))
 
 
@@ -72,7 +72,7 @@ def step(carry: Carry, batch: Batch, eta: float, task: PenalisedTask) -> Carry:
     return replace(carry, length=carry.length + eta)
 
 
-def finish(carry: Carry, task: PenalisedTask) -> tuple[Float[Tensor, "d"], None, None]:
+def finish(carry: Carry, task: PenalisedTask) -> tuple[Float[Tensor, "*stack d"], None, None]:
     return carry.z, None, None
 
 

@@ -42,7 +42,7 @@ class Carry(Point):
     mu: float
 
 
-def start(x: Float[Tensor, "d"], mu: float | None, memory: None, task: FedProxTask) -> Carry:
+def start(x: Float[Tensor, "*stack d"], mu: float | None, memory: None, task: FedProxTask) -> Carry:
     """Take mu from the message, or from the settings if the message has none."""
     return Carry(x=x, reference=x.clone(), mu=task.settings.proximal_mu if mu is None else mu)
 
@@ -60,7 +60,7 @@ def step(carry: Carry, batch: Batch, eta: float, task: FedProxTask) -> Carry:
 
 
 FEDPROX = Method(
-    ClientHalf(sample_objective, sample_batches, start, step, finish),
+    ClientHalf(sample_objective, sample_batches, start, step, finish, stacked=True),
     settings=FedProxSettings,
     table="fedprox",
     losses=LOSSES,

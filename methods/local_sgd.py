@@ -14,7 +14,7 @@ from payloads.settings import Settings
 SGDTask = Task[Settings, SampleObjective]
 
 
-def start(x: Float[Tensor, "d"], down: None, memory: None, task: Task[Any, Any]) -> Point:
+def start(x: Float[Tensor, "*stack d"], down: None, memory: None, task: Task[Any, Any]) -> Point:
     return Point(x)
 
 
@@ -26,13 +26,13 @@ def step(carry: Point, batch: Batch, eta: float, task: SGDTask) -> Point:
     return carry
 
 
-def finish(carry: Any, task: Task[Any, Any]) -> tuple[Float[Tensor, "d"], None, None]:
+def finish(carry: Any, task: Task[Any, Any]) -> tuple[Float[Tensor, "*stack d"], None, None]:
     """Send back the carry's point only."""
     return carry.x, None, None
 
 
 LOCAL_SGD = Method(
-    ClientHalf(sample_objective, sample_batches, start, step, finish),
+    ClientHalf(sample_objective, sample_batches, start, step, finish, stacked=True),
     losses=LOSSES,
     offsets=True,
     findings=True,

@@ -140,13 +140,16 @@ class ClientHalf:
         start: (x, down, memory, task) -> carry.
         step: (carry, batch, eta, task) -> carry.
         finish: (carry, task) -> x, up, memory.
+        stacked: Whether `start` and `finish`, like `step`, also work on a stack of clients: on a block of points, with
+            records whose floats have a first axis of clients, and a task without a site.
     """
 
     objective: Callable[..., Any]
     batches: Callable[[Any, Any], Iterator[tuple[float, Any]]]
-    start: Callable[[Float[Tensor, "d"], Any, Any, Any], Any]
+    start: Callable[[Float[Tensor, "*stack d"], Any, Any, Any], Any]
     step: Callable[[Any, Any, float, Any], Any]
-    finish: Callable[[Any, Any], tuple[Float[Tensor, "d"], Any, Any]]
+    finish: Callable[[Any, Any], tuple[Float[Tensor, "*stack d"], Any, Any]]
+    stacked: bool = False
 
 
 @dataclass(frozen=True)

@@ -170,7 +170,7 @@ def warn_of_steps(x: Float[np.ndarray, "d"], plan: PenalisedPlan) -> Exchanges[N
         getLogger("flwr").warning(text, step, 2 / smoothness, smoothness)
 
 
-make_client = partial(ClientHalf, PenalisedObjective, draw_batches)
+make_client = partial(ClientHalf, PenalisedObjective, draw_batches, stacked=True)
 make_server = partial(ServerHalf, prologue=warn_of_steps)
 make_method = partial(
     Method,

@@ -64,8 +64,8 @@ class Carry:
 
 
 def recall(
-    memory: ControlVariate | None, received: Float[np.ndarray, "d"] | None, x: Float[Tensor, "d"]
-) -> tuple[Float[np.ndarray, "d"], Float[Tensor, "d"]]:
+    memory: ControlVariate | None, received: Float[np.ndarray, "d"] | None, x: Float[Tensor, "*stack d"]
+) -> tuple[Float[np.ndarray, "*stack d"], Float[Tensor, "*stack d"]]:
     """Load a client's control variate at the start of its round.
 
     Args:
@@ -76,12 +76,14 @@ def recall(
     Returns:
         c_i, which is zero before the client's first round, and the correction c - c_i.
     """
-    own = np.zeros_like(as_array(x)) if memory is None else memory.check({"d": len(x)}, finite=False).control
+    own = np.zeros_like(as_array(x)) if memory is None else memory.control
     correction = np.negative(own) if received is None else np.subtract(received, own)
     return own, torch.from_numpy(correction).to(x)
 
 
-def record_change(own: Float[np.ndarray, "d"], control: Float[Tensor, "d"]) -> tuple[ControlChange, ControlVariate]:
+def record_change(
+    own: Float[np.ndarray, "*stack d"], control: Float[Tensor, "*stack d"]
+) -> tuple[ControlChange, ControlVariate]:
     """Make the records of a client's new control variate at the end of its round.
 
     Args:
@@ -96,7 +98,7 @@ def record_change(own: Float[np.ndarray, "d"], control: Float[Tensor, "d"]) -> t
 
 
 def start(
-    x: Float[Tensor, "d"], down: ControlVariate | None, memory: ControlVariate | None, task: ScaffoldTask
+    x: Float[Tensor, "*stack d"], down: ControlVariate | None, memory: ControlVariate | None, task: ScaffoldTask
 ) -> Carry:
     own, correction = recall(memory, None if down is None else down.control, x)
     return Carry(x, own, correction, torch.zeros_like(x), 0.0)
@@ -111,7 +113,7 @@ def step(carry: Carry, batch: Batch, eta: float, task: ScaffoldTask) -> Carry:
     return replace(carry, length=length)
 
 
-def finish(carry: Carry, task: ScaffoldTask) -> tuple[Float[Tensor, "d"], ControlChange, ControlVariate]:
+def finish(carry: Carry, task: ScaffoldTask) -> tuple[Float[Tensor, "*stack d"], ControlChange, ControlVariate]:
     """Lines 12 and 13: send the change of c_i, and remember the new c_i."""
     return carry.x, *record_change(carry.own, carry.control)
 
@@ -152,7 +154,7 @@ def update(
 
 
 SCAFFOLD = Method(
-    ClientHalf(sample_objective, sample_batches, start, step, finish),
+    ClientHalf(sample_objective, sample_batches, start, step, finish, stacked=True),
     ServerHalf(tell=tell, update=update),
     Records(down=ControlVariate, up=ControlChange, memory=ControlVariate, state=ControlVariate),
     losses=LOSSES,

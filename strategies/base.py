@@ -108,7 +108,7 @@ class PayloadStrategy(Family, Strategy):
         payload: Payload | None,
         config: Mapping[str, Any] | None = None,
         phase: str = "",
-    ) -> list[Message]:
+    ) -> Sequence[Message]:
         """Open an exchange and return one message per client. All messages share the same records.
 
         A guard may leave out clients.
@@ -181,7 +181,7 @@ class PayloadStrategy(Family, Strategy):
         assert self.exchange is not None
         return self.receive(server_round, self.exchange.send(messages))
 
-    def deliver(self, grid: Grid, messages: list[Message]) -> list[Message]:
+    def deliver(self, grid: Grid, messages: Sequence[Message]) -> Sequence[Message]:
         """See `Family.deliver`. With ``reply-seconds`` late replies to a round's main exchange are dropped."""
         replies = super().deliver(grid, messages)
         if not self.training.reply_seconds or self.exchange is None or self.exchange.phase:

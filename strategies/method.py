@@ -15,6 +15,7 @@ from flwr.app import ArrayRecord, Message, MetricRecord
 from flwr.common import log
 from flwr.serverapp import Grid
 
+from methods.checks import Checks
 from methods.method import Exchanges, Method, Plan, Replies, Train
 from methods.private import releases_of
 from methods.server_steps import with_server_steps
@@ -189,6 +190,11 @@ class MethodStrategy(PlainStrategy):
 
     def limits(self, client: int) -> Mapping[str, int]:
         return self.method.checks.limits(client, self.model, self.plan(0))
+
+    @property
+    def checks_payloads(self) -> bool:  # type: ignore[override]
+        own = type(self).check_payload is not MethodStrategy.check_payload
+        return own or self.method.checks.record is not Checks.record
 
     def check_payload(self, payload: Any) -> None:
         self.method.checks.record(payload, self.model, self.plan(0))

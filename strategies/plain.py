@@ -54,6 +54,7 @@ class PlainExchange(Exchange):
     """
 
     plain_replies: dict[int, PlainReply] = field(default_factory=dict)
+    reads_blocks = False
 
     def __post_init__(self) -> None:
         super().__post_init__()

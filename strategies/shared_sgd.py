@@ -27,11 +27,11 @@ class SharesExchange(PartyExchange):
 
     family: "SharedSGD"
 
-    def write(self, clients: Sequence[int]) -> list[Message]:
+    def write(self, clients: Sequence[int]) -> Sequence[Message]:
         packages, segment = self.family.packages, self.family.dealt
         if not packages or segment is None or self.phase in self.family.introductions:
             return super().write(clients)
-        common, written = self.content, []
+        common, written = self.content, list[Message]()
         for client in clients:
             self.content = common.copy()
             self.content[PAYLOAD] = replace(segment, package=text(packages[client])).to_record()

@@ -7,7 +7,6 @@ as in Flower's own simulation.
 from __future__ import annotations
 
 import gc
-import itertools
 from abc import abstractmethod
 from collections.abc import Iterable, Mapping
 from contextlib import AbstractContextManager
@@ -16,6 +15,7 @@ from typing import Any, ClassVar
 from flwr.app import Context, Error, Message, RecordDict
 from flwr.serverapp import Grid, ServerApp
 
+from payloads.cohort import Cohort, CohortReplies
 from payloads.flower_internals import identity
 from simulations.engines.flower_internals import Run, set_message_id
 
@@ -36,12 +36,16 @@ class AnsweringGrid(Grid):
 
     def __init__(self) -> None:
         self._run = Run.create_empty(RUN_ID)
-        self._message_ids = itertools.count(1)
+        self._pushed = 0
         self._replies: dict[str, Message] = {}
 
     @abstractmethod
     def answer(self, messages: list[Message]) -> list[Message]:
         """Return the reply to each message, with an id. If a client fails, its reply contains the error."""
+
+    def answer_cohort(self, cohort: Cohort) -> CohortReplies | None:
+        """Return the replies to messages that nobody has read, as blocks. None: the grid answers each message."""
+        return None
 
     def close(self) -> None:
         """Free the grid's threads or processes."""
@@ -81,8 +85,8 @@ class AnsweringGrid(Grid):
         for message in pushed:
             if message.metadata.delivered_at or message.metadata.reply_to_message_id:
                 raise ValueError(f"Invalid message: {message.metadata.message_id or 'a reply'} was sent before")
-            message.metadata.delivered_at = self.engine
-            set_message_id(message, f"message-{next(self._message_ids)}")
+            self._stamp(message, self._pushed)
+            self._pushed += 1
         for message, reply in zip(pushed, self.answer(pushed), strict=True):
             self._replies[message.metadata.message_id] = reply
         return [message.metadata.message_id for message in pushed]
@@ -104,7 +108,21 @@ class AnsweringGrid(Grid):
             timeout: No effect, since this call returns after all replies.
             more: Further options of later versions of Flower. No effect.
         """
-        return self.pull_messages(self.push_messages(messages))
+        replies = None
+        if isinstance(messages, Cohort) and not messages.is_read and messages.stamp is None:
+            replies = self.answer_cohort(messages)
+        return self.pull_messages(self.push_messages(messages)) if replies is None else replies
+
+    def accept(self, cohort: Cohort) -> None:
+        """Mark all messages of a cohort as sent, under new ids."""
+        begin = self._pushed
+        self._pushed += len(cohort)
+        cohort.stamp_with(lambda place, message: self._stamp(message, begin + place))
+
+    def _stamp(self, message: Message, number: int) -> None:
+        """Mark a message as sent, under a new id."""
+        message.metadata.delivered_at = self.engine
+        set_message_id(message, f"message-{number + 1}")
 
 
 def add_id(reply: Message) -> Message:

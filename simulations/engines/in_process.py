@@ -8,8 +8,9 @@ changes by one are not visible to the other. The arrays in the records are immut
 from __future__ import annotations
 
 import secrets
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from typing import Protocol
 
 from flwr.app import Context, Message, RecordDict
 from flwr.clientapp import ClientApp
@@ -19,14 +20,41 @@ from apps.sites.shared_disk import share_disk
 from apps.sites.staying import look_up
 from apps.sites.withheld import VERBOSE
 from clients.progress import allow_bars
+from payloads.cohort import Cohort, CohortReplies, ReplyBlock
 from payloads.flower_internals import make_twin
-from simulations.engines.flower_internals import ErrorCode, own_message, own_records
+from simulations.engines.flower_internals import ErrorCode, make_reply, own_message, own_records
 from simulations.engines.grid import FIRST_NODE_ID, AnsweringGrid, add_id, error_reply, run_on, task_identity
 
-# A function that answers several messages in one computation. Arguments: messages to different nodes, and the nodes'
-# contexts, in which the function saves the clients' memories. Result for each message: a reply, an exception, or None,
-# with which the function leaves the message to the ClientApp.
-Together = Callable[[Sequence[Message], Sequence[Context | None]], Sequence[Message | Exception | None]]
+
+class Together(Protocol):
+    """A function that answers several messages in one computation."""
+
+    def __call__(
+        self, messages: Sequence[Message], contexts: Sequence[Context | None]
+    ) -> Sequence[Message | Exception | None]:
+        """Answer messages to different nodes.
+
+        Args:
+            messages: The messages.
+            contexts: The nodes' contexts, in which the function saves the clients' memories.
+
+        Returns:
+            For each message: a reply, an exception, or None, with which the function leaves it to the ClientApp.
+        """
+
+    def answer_cohort(self, cohort: Cohort, contexts: Mapping[int, Context]) -> tuple[ReplyBlock, list[int]] | None:
+        """Answer messages with a common content as a block.
+
+        Args:
+            cohort: The messages, to nodes whose settings differ only in the partition id.
+            contexts: The context of each node. The function may keep the clients' memories itself.
+
+        Returns:
+            The values of some replies, and the place of each reply in the cohort. None: no replies.
+        """
+
+    def give_back(self, context: Context) -> None:
+        """Move a client's memory to its node's context, since the ClientApp will answer a message to the node."""
 
 
 class InProcessGrid(AnsweringGrid):
@@ -61,7 +89,7 @@ class InProcessGrid(AnsweringGrid):
         share_disk()
         if node_configs and len(node_configs) != num_clients:
             raise ValueError(f"{len(node_configs)} node configs for {num_clients} clients")
-        self._app, self._together = client_app, together
+        self._app, self._together, self._alike = client_app, together, not node_configs
         self._threads = threads
         self._pool = ThreadPoolExecutor(threads, "client") if threads > 1 else None
         run_id = secrets.randbits(63) if run_id is None else run_id
@@ -92,14 +120,34 @@ class InProcessGrid(AnsweringGrid):
             self._threads, self._pool = nodes, ThreadPoolExecutor(nodes, "client")
 
     def close(self) -> None:
-        """End the threads."""
+        """End the threads, and complete the nodes' contexts."""
+        if self._together is not None:
+            for context in self._contexts.values():
+                self._together.give_back(context)
         if self._pool is not None:
             self._pool.shutdown()
+
+    def answer_cohort(self, cohort: Cohort) -> CohortReplies | None:
+        """Answer messages with a common content as a block, as far as the grid's ``together`` can."""
+        known = self._alike and len(set(cohort.nodes)) == len(cohort) and self._contexts.keys() >= set(cohort.nodes)
+        if self._together is None or not known:
+            return None
+        if (answered := self._together.answer_cohort(cohort, self._contexts)) is None:
+            return None
+        self.accept(cohort)
+        block, rows = answered
+        rest = sorted(set(range(len(cohort))).difference(rows))
+        apart = dict(zip(rest, self.answer([cohort[place] for place in rest]), strict=True))
+        return CohortReplies(cohort, block, rows, apart, lambda content, message: add_id(make_reply(content, message)))
 
     def answer(self, messages: list[Message]) -> list[Message]:
         """Run each message's ClientApp."""
         replies: dict[int, Message] = {}
         nodes = [message.metadata.dst_node_id for message in messages]
+        if self._together is not None:
+            for node in nodes:
+                if (context := self._contexts.get(node)) is not None:
+                    self._together.give_back(context)
         if self._together is not None and len(set(nodes)) == len(nodes):
             outcomes = self._together(messages, [self._contexts.get(node) for node in nodes])
             for index, outcome in enumerate(outcomes):

@@ -16,7 +16,8 @@ from typing import Any, ClassVar
 from flwr.app import ArrayRecord, ConfigRecord, Message, MessageType, MetricRecord, RecordDict
 from flwr.common import log
 
-from payloads.flower_internals import readdress, values_of
+from payloads.cohort import Cohort, CohortReplies
+from payloads.flower_internals import values_of
 from payloads.held_out import BINS, EVALUATIONS, HELD_OUT_RECORDS, OF_GROUPS, SetCounts, held_counts
 from payloads.record import FloatArray, Payload, PayloadError
 from payloads.wire import (
@@ -48,7 +49,7 @@ class Exchange:
         up: The type of the replies' payload. None: replies carry no payload.
         content: The records of every message.
         wanted: The number of good replies to aim for.
-        sent: The message to each client, by partition id.
+        sent: The messages, each sequence of them with the partition ids of its receivers.
         good_replies: The good replies, by partition id.
         reasons: For each client without a good reply, the reason, by partition id.
         grid: The grid for retries. None: no client can be asked again.
@@ -60,6 +61,8 @@ class Exchange:
     replaces: ClassVar[bool] = True
     # whether the replies are masked terms of a secure sum, which have no meaning one by one
     summed: ClassVar[bool] = False
+    # whether `read` checks no more than a reply's own values, so replies can be checked together
+    reads_blocks: ClassVar[bool] = True
 
     family: Family
     server_round: int
@@ -67,7 +70,7 @@ class Exchange:
     up: type[Payload] | None
     content: RecordDict
     wanted: int
-    sent: dict[int, Message] = field(default_factory=dict)
+    sent: list[tuple[Sequence[int], Sequence[Message]]] = field(default_factory=list)
     good_replies: dict[int, Reply] = field(default_factory=dict)
     reasons: dict[int, str] = field(default_factory=dict)
 
@@ -82,18 +85,31 @@ class Exchange:
         """Flower's message type."""
         return MessageType.EVALUATE if self.phase in EVALUATIONS else MessageType.TRAIN
 
-    def write(self, clients: Sequence[int]) -> list[Message]:
+    @property
+    def asked(self) -> dict[int, None]:
+        """The partition ids of the clients that were asked, each once, in the order of the first messages."""
+        return dict.fromkeys(client for clients, _ in self.sent for client in clients)
+
+    @property
+    def receivers(self) -> dict[str, int]:
+        """The partition id of each message's receiver, by the message's id."""
+        return {
+            message.metadata.message_id: client
+            for clients, messages in self.sent
+            for client, message in zip(clients, messages, strict=True)
+        }
+
+    def write(self, clients: Sequence[int]) -> Sequence[Message]:
         """Return messages to further clients, and record them."""
         ids = self.roster.node_ids
-        first = Message(self.content, dst_node_id=ids[clients[0]], message_type=self.kind)
-        written = {client: readdress(first, ids[client]) for client in clients}
-        self.sent |= written
+        cohort = Cohort(self.content, [ids[client] for client in clients], self.kind)
+        self.sent.append((clients, cohort))
         if not self.phase:
-            self.report.asked = list(dict.fromkeys([*self.report.asked, *self.sent]))
-        self.report.bytes_down += len(written) * count_bytes(self.content)
-        return list(written.values())
+            self.report.asked = list(dict.fromkeys([*self.report.asked, *clients]))
+        self.report.bytes_down += len(cohort) * count_bytes(self.content)
+        return cohort
 
-    def send(self, messages: list[Message]) -> list[Message]:
+    def send(self, messages: Sequence[Message]) -> Sequence[Message]:
         """Send messages and return the replies. The time counts in ``exchange_seconds``."""
         assert self.grid is not None
         begun = time.perf_counter()
@@ -132,7 +148,10 @@ class Exchange:
 
     def sort(self, replies: Iterable[Message]) -> None:
         """Add each good reply to ``good_replies``, and the reason for each missing or bad reply to ``reasons``."""
-        receivers = {message.metadata.message_id: client for client, message in self.sent.items()}
+        if self.reads_blocks and isinstance(replies, CohortReplies):
+            replies = self.sort_block(replies)
+        replies = list(replies)
+        receivers = self.receivers if replies else {}
         for message in replies:
             client = receivers.get(message.metadata.reply_to_message_id)
             if client is None or client in self.good_replies:
@@ -146,9 +165,38 @@ class Exchange:
                 self.reasons.pop(client, None)
             except PayloadError as error:
                 self.reasons[client] = shorten(str(error))
-        for client in self.sent:
-            if client not in self.good_replies:
-                self.reasons.setdefault(client, NO_ANSWER)
+        if len(self.good_replies) < len(asked := self.asked):
+            for client in asked:
+                if client not in self.good_replies:
+                    self.reasons.setdefault(client, NO_ANSWER)
+
+    def sort_block(self, replies: CohortReplies) -> list[Message]:
+        """Add the sound replies in a block to ``good_replies``, and return all other replies."""
+        clients, cohort = self.sent[-1]
+        block, rows = replies.block, replies.rows
+        if cohort is not replies.cohort or self.phase or block.server_round != self.server_round:
+            return list(replies)
+        sound, good, others = block.find_sound(self.model, self.up), self.good_replies, sorted(replies.apart)
+        checks = self.up is not None and self.family.checks_payloads
+        rounds = None if block.state_rounds is None else block.state_rounds.tolist()
+        for row, (place, point, right) in enumerate(zip(rows, block.points, sound.tolist(), strict=True)):
+            client, payload = clients[place], None if block.up is None else block.payload(row)
+            if not right or client in good or (checks and not self.is_right(client, payload)):
+                others.append(place)
+                continue
+            good[client] = Reply(client, [point], payload, block.examples[row], None if rounds is None else rounds[row])
+            self.reasons.pop(client, None)
+        read = [replies[place] for place in sorted(others)]
+        self.report.bytes_up += block.nbytes // max(len(rows), 1) * (len(rows) - len(others) + len(replies.apart))
+        return read
+
+    def is_right(self, client: int, payload: Any) -> bool:
+        """Return whether the values of a well-formed payload are possible; see `check_payload`."""
+        try:
+            self.check_payload(client, payload)
+        except PayloadError:
+            return False
+        return True
 
     def read(self, client: int, message: Message) -> Reply:
         """Decode and validate a client's reply.
@@ -238,10 +286,11 @@ class Exchange:
             self.reasons.clear()
             self.wait()
             return missing
-        unasked = [client for client in range(len(self.roster)) if client not in self.sent]
+        asked = self.asked
+        unasked = [client for client in range(len(self.roster)) if client not in asked]
         if not unasked or not training.replace_dropped:
             return []
-        keys = (server_round, len(self.sent), zlib.crc32(self.phase.encode()))
+        keys = (server_round, len(asked), zlib.crc32(self.phase.encode()))
         count = min(self.wanted - len(self.good_replies), len(unasked))
         chosen = stream(training.seed, Purpose.REPLACEMENTS, *keys).choice(unasked, count, replace=False)
         return sorted(chosen.tolist())
@@ -293,6 +342,6 @@ class Exchange:
         needed, setting = training.fewest_replies(self.wanted), training.min_train_nodes
         if len(self.good_replies) < needed:
             raise StrategyError(
-                f"{round_}: {len(self.good_replies)} of {len(self.sent)} clients sent a valid reply, but "
+                f"{round_}: {len(self.good_replies)} of {len(self.asked)} clients sent a valid reply, but "
                 f"min-train-nodes={setting} requires {needed}; {label}: {reason}{advice}"
             )

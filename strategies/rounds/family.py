@@ -13,6 +13,7 @@ from flwr.app import ArrayRecord, Message
 from flwr.serverapp import Grid
 
 from methods.method import Traits
+from payloads.cohort import CohortReplies
 from payloads.record import FloatArray, Payload, not_finite
 from payloads.secure_sum import own_values
 from payloads.settings import PrivacySettings, Settings, TrainingSettings, kebab, refuse_other
@@ -54,6 +55,8 @@ class Family:
     clients_meet = False
     # whether the clients report their numbers of samples in the handshake
     counts_samples = True
+    # whether `check_payload` checks anything
+    checks_payloads = True
     traits: Traits = Traits()
     settings_type: type[Settings] = Settings
     settings: Any
@@ -154,13 +157,14 @@ class Family:
         """
         return None
 
-    def deliver(self, grid: Grid, messages: list[Message]) -> list[Message]:
+    def deliver(self, grid: Grid, messages: Sequence[Message]) -> Sequence[Message]:
         """Send messages and wait for the replies, at most ``round-timeout`` seconds.
 
         Returns:
             The replies that arrived, including errors, in any order.
         """
-        return list(grid.send_and_receive(messages, timeout=self.training.round_timeout))
+        replies = grid.send_and_receive(messages, timeout=self.training.round_timeout)
+        return replies if isinstance(replies, CohortReplies) else list(replies)
 
     def limits(self, client: int) -> Mapping[str, int]:
         """Bound the size of a client's payload. Larger payloads are refused unread.

@@ -13,7 +13,7 @@ from strategies.rounds.exchange import Exchange
 from strategies.rounds.family import Family
 from strategies.rounds.replies import Reply
 
-Steps = Generator[list[Message], Iterable[Message], list[Reply]]
+Steps = Generator[Sequence[Message], Iterable[Message], list[Reply]]
 Proceed = Callable[[Exchange, Sequence[int]], Steps]
 
 

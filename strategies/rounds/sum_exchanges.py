@@ -44,11 +44,11 @@ class StageExchange(Exchange):
     replaces = False
 
     def write(self, clients: Sequence[int]) -> list[Message]:
-        first = Message(RecordDict(), dst_node_id=0, message_type=MessageType.TRAIN)
-        for client in clients:
-            self.sent[client] = readdress(first, self.roster.node_ids[client], self.contents[client])
-            self.report.bytes_down += count_bytes(self.contents[client])
-        return list(self.sent.values())
+        first, ids = Message(RecordDict(), dst_node_id=0, message_type=MessageType.TRAIN), self.roster.node_ids
+        written = [readdress(first, ids[client], self.contents[client]) for client in clients]
+        self.report.bytes_down += sum(count_bytes(self.contents[client]) for client in clients)
+        self.sent.append((clients, written))
+        return written
 
     def limits(self, client: int) -> Mapping[str, int]:
         return {"k": 0 if self.group is None else len(self.group.members)}

@@ -10,7 +10,7 @@ from __future__ import annotations
 import re
 from abc import abstractmethod
 from collections import Counter
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from logging import WARNING
 from typing import Any, ClassVar
 
@@ -60,7 +60,7 @@ class PartyExchange(Exchange):
             log(WARNING, "round %d: retry %d of %d: %s", server_round, attempt, training.max_retries, why)
             self.wait()
             payload = self.family.meet_again(server_round, self.content.array_records[ARRAYS])
-            self.content, self.sent = self.content.copy(), {}
+            self.content, self.sent = self.content.copy(), []
             self.content[PAYLOAD] = payload.to_record()
             replies = self.send(self.write(range(len(self.roster))))
         return self.close()
@@ -130,7 +130,7 @@ class VerticalStrategy(PayloadStrategy):
             check_capacity(grid, len(roster))
         return roster
 
-    def deliver(self, grid: Grid, messages: list[Message]) -> list[Message]:
+    def deliver(self, grid: Grid, messages: Sequence[Message]) -> Sequence[Message]:
         """Send messages, and wait ``round-timeout`` for the replies, but only `PATIENCE` after a party has failed."""
         return meet_on(grid, messages, self.training.round_timeout, PATIENCE)
 

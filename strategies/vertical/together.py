@@ -79,7 +79,7 @@ def ray_actors() -> int | None:
     return count or int(ray.cluster_resources().get("CPU", 0))  # type: ignore[no-untyped-call]
 
 
-def meet_on(grid: Grid, messages: list[Message], timeout: float, patience: float) -> list[Message]:
+def meet_on(grid: Grid, messages: Sequence[Message], timeout: float, patience: float) -> list[Message]:
     """Send messages to clients that wait for each other, and return their replies.
 
     Args:
@@ -112,7 +112,7 @@ def check_refusals(exchange: Exchange, replies: Sequence[Message]) -> None:
     Raises:
         StrategyError: A party has refused. The text is the refusal of the party with the lowest number.
     """
-    receivers = {message.metadata.message_id: party for party, message in exchange.sent.items()}
+    receivers = exchange.receivers
     unknown = len(receivers)
     answers = [(receivers.get(reply.metadata.reply_to_message_id, unknown), refusal_of(reply)) for reply in replies]
     refusals = [(party, text) for party, text in answers if text is not None]

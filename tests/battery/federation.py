@@ -20,6 +20,7 @@ from apps.client_app import app as client_app
 from apps.config import Scalar
 from apps.registry import ALGORITHMS
 from apps.server_app import app as server_app
+from payloads.cohort import Cohort
 from payloads.record import Payload
 from payloads.wire import ARRAYS, CONFIG, PAYLOAD, PHASE, ROUND, model_arrays
 from problems.objectives.classification import SOFTMAX
@@ -73,6 +74,8 @@ class Exchange:
 class Wiretap(InProcessGrid):
     """An in-process grid that records every exchange except the handshake, and may replace replies.
 
+    It reads every message, so clients never train as blocks.
+
     Args:
         tamper: Maps an exchange to the reply that the server gets.
     """
@@ -82,6 +85,9 @@ class Wiretap(InProcessGrid):
         self.tamper = tamper
         self.exchanges: list[Exchange] = []
         self._asked: dict[str, Message] = {}
+
+    def answer_cohort(self, cohort: Cohort) -> None:
+        return None
 
     def push_messages(self, messages: Any) -> list[str]:
         messages = list(messages)

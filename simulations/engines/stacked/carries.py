@@ -10,8 +10,11 @@ from dataclasses import fields, is_dataclass
 from functools import partial
 from typing import Any, TypeVar
 
+import numpy as np
 import torch
 from torch import Tensor
+
+from payloads.record import IntArray
 
 T = TypeVar("T")
 
@@ -64,6 +67,33 @@ def join(values: list[Any]) -> Any:
         assert not any(values), "a history has entries before the first step"
         return []
     return first if all(_same(value, first) for value in values) else Apart(values)
+
+
+def merge(carries: Sequence[T], places: Sequence[IntArray]) -> T:
+    """Return one carry for all clients from stacked carries of some of them.
+
+    Args:
+        carries: The stacked carries.
+        places: For each of them, the places of its clients among all.
+
+    Raises:
+        NotAlikeError: The carries differ in a value that has no axis of clients.
+    """
+    if len(carries) == 1:
+        return carries[0]
+    order = np.argsort(np.concatenate(places))
+    merged: dict[str, Any] = {}
+    for field in fields(carries[0]):  # type: ignore[arg-type]
+        values = [getattr(carry, field.name) for carry in carries]
+        if isinstance(values[0], Tensor):
+            merged[field.name] = torch.cat(values)[torch.from_numpy(order)]
+        elif isinstance(values[0], np.ndarray):
+            merged[field.name] = np.concatenate(values)[order]
+        else:
+            merged[field.name] = join(values)
+            if isinstance(merged[field.name], Apart):
+                raise NotAlikeError(f"the carries differ in {field.name}")
+    return type(carries[0])(**merged)
 
 
 def split(value: Any, count: int) -> Sequence[Any]:

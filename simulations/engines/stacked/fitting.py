@@ -10,15 +10,19 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from typing import Any, TypeVar
 
 from torch import Tensor
 
+from apps.guards.work import Request
 from clients.base import Fitted, MethodClient
 from methods.method import Task, as_array
-from payloads.record import FloatArray
+from payloads.record import FloatArray, IntArray, Payload
 from payloads.wire import ready_to_send
 from problems.image_tensor import ImageTensor
+from problems.site import Site
+from simulations.engines.stacked.carries import merge
 from simulations.engines.stacked.networks import StackedNetwork
 from simulations.engines.stacked.pairs import PairStacking
 from simulations.engines.stacked.saddles import SaddleStacking
@@ -88,6 +92,49 @@ def fit_together(
     return outcomes
 
 
+def fit_block(
+    client: MethodClient[Any],
+    sites: Sequence[Site],
+    recalled: Sequence[tuple[IntArray, Payload | None]],
+    request: Request,
+) -> tuple[Tensor, Any, Any]:
+    """Return the models (C, d), the payloads and the memories of all clients, computed together.
+
+    Only for methods whose `ClientHalf` is ``stacked``.
+
+    Args:
+        client: One of the clients. It does not change, but its model does.
+        sites: The data of all clients.
+        recalled: The memories of some clients as one record, or None if they have no memory, and the places of these
+            clients among all. The method's `start` is called once for each entry.
+        request: The message to all clients.
+
+    Returns:
+        The models; and one record for all clients, whose floats have a first axis of clients, or None.
+    """
+    stacking, half = stacking_of(client), client.method.client
+    assert stacking is not None
+    with _model_lock:
+        client.begin(request.parameters, request.config)
+        x = client.model.parameters.expand(len(sites), -1).clone()
+        origin = x.clone() if client.training.steps_by_rows else None
+        task, down = client.task(request.config), client.received(request.config)
+        etas = [eta for eta, _ in half.batches(_in_one_batch(task), down)]
+    together = stacking.join([task], StackedNetwork(client.objective.model.dense, x))
+    parts = [(x[places] if len(recalled) > 1 else x, memory) for places, memory in recalled]
+    started = [half.start(part, down, memory, together) for part, memory in parts]
+    carry = merge(started, [places for places, _ in recalled])
+    for eta, batch in zip(etas, stacking.draw(task, sites, down, half.batches), strict=True):
+        carry = half.step(carry, batch, eta, together)
+    arrived, up, new = half.finish(carry, together)
+    return arrived if origin is None else origin.lerp(arrived, task.stretch), up, new
+
+
+def _in_one_batch(task: Task[Any, Any]) -> Task[Any, Any]:
+    """Return a task whose batches are the whole site, so step sizes can be read without drawing batches."""
+    return replace(task, training=task.training.model_copy(update={"batch_size": 0}))
+
+
 def attempt(call: Callable[..., T], *arguments: Any) -> T | Exception:
     """Return the result of a call, or its exception."""
     try:
@@ -99,7 +146,7 @@ def attempt(call: Callable[..., T], *arguments: Any) -> T | Exception:
 def _start(client: MethodClient[Any], task: Task[Any, Any], x: Tensor, config: dict[str, Any]) -> tuple[Any, Any, Any]:
     """Return the client's task, the server's payload to the client, and the carry before the first step."""
     down = client.received(config)
-    return task, down, client.method.client.start(x, down, client.state, task)
+    return task, down, client.method.client.start(x, down, client.recall(), task)
 
 
 def _finish(client: MethodClient[Any], task: Task[Any, Any], carry: Any, x: Tensor) -> Fitted:

@@ -43,7 +43,8 @@ class Gatherer:
         """Return the outcomes (C, n) of rows (C, n): labels, or codes of times."""
         pool, device = self._pool_of(sites), sites[0].labels.device
         if pool.is_small(rows):
-            return pool.labels[on_device(rows + pool.starts, device)]
+            drawn = on_device((rows + pool.starts).reshape(-1), device)
+            return torch.index_select(pool.labels, 0, drawn).view(*rows.shape, *pool.labels.shape[1:])
         pairs = zip(sites, on_device(rows, device), strict=True)
         return torch.stack([torch.index_select(site.outcomes, 0, drawn) for site, drawn in pairs])
 
@@ -61,7 +62,9 @@ class Gatherer:
     def _from_all(self, pool: _Pool, rows: Indices, size: int) -> Iterator[Tensor]:
         """Copy one batch of all sites after another, so a local step finds its batch in the processor's cache."""
         like, count = pool.features, len(rows)
-        by_batch = (rows + pool.starts).reshape(count, -1, size).swapaxes(0, 1).reshape(-1, count * size)
+        by_batch = np.add(rows.reshape(count, -1, size).swapaxes(0, 1), pool.starts, order="C").reshape(
+            -1, count * size
+        )
         block = self._take((count, size, *like.shape[1:]), like)
         for indices in on_device(by_batch, like.device):
             torch.index_select(like, 0, indices, out=block.flatten(0, 1))

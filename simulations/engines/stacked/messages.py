@@ -5,11 +5,12 @@ from __future__ import annotations
 import itertools
 import math
 import time
-from collections.abc import Hashable, Mapping, Sequence
+from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
+from functools import partial
 from logging import INFO
-from typing import Any
+from typing import Any, TypeVar
 
 import torch
 from flwr.app import ConfigRecord, Context, Message, MessageType
@@ -20,16 +21,21 @@ from apps.config import Scalar, parse_run_config
 from apps.guards.chain import TRIAL, fit, resume, surround
 from apps.guards.guard import Steps
 from apps.guards.work import Request, Work, run_config
+from apps.sites import resources
 from clients.base import Fitted, MethodClient
+from payloads.cohort import Cohort, ReplyBlock
 from payloads.wire import CONFIG, PHASE, need
 from problems.augmentation import NONE
 from problems.image_tensor import ImageTensor
 from simulations.arguments import AUTO, Stack, wrong_stack
 from simulations.engines.flower_internals import make_reply
 from simulations.engines.stacked.carries import NotAlikeError
+from simulations.engines.stacked.cohorts import CohortTrainer
 from simulations.engines.stacked.fitting import attempt, fit_together, stacking_of
 from simulations.engines.stacked.stacking import Stacking
 
+T = TypeVar("T")
+R = TypeVar("R")
 # the stack sizes that ``auto`` tries, in addition to one stack of all similar clients
 TRIED = 1, 8, 24, 64
 
@@ -72,6 +78,34 @@ class Stacker:
         self._stacking: Stacking | None = None  # a run has one algorithm and one network
         self._chosen: dict[Hashable, int] = {}
         self._pool: ThreadPoolExecutor | None = None
+        self._trainer = CohortTrainer()
+
+    def answer_cohort(self, cohort: Cohort, contexts: Mapping[int, Context]) -> tuple[ReplyBlock, list[int]] | None:
+        """Train the clients of a cohort as blocks; see `in_process.Together`."""
+        if not self._stackable or not asks_for_steps(cohort[0], contexts[cohort.nodes[0]]):
+            return None
+        training = run_config(contexts[cohort.nodes[0]]).training
+        threads = training.torch_threads if resources.device_of(training).type == "cpu" else 1
+        sizes, run = partial(self._sizes, threads=threads), partial(self._map, threads=threads)
+        return self._trainer.train(cohort, contexts, sizes, run)
+
+    def give_back(self, context: Context) -> None:
+        """Move a client's memory to its node's context; see `in_process.Together`."""
+        self._trainer.give_back(context)
+
+    def _sizes(self, kind: Hashable, count: int, threads: int) -> Sequence[int] | None:
+        """Return the sizes of the stacks of similar clients. None: the fastest size is not known yet."""
+        largest = self._chosen.get(kind, 0) if self.stack == AUTO else int(self.stack)
+        if count == 1:
+            return [1]
+        return None if not largest else [end - begin for begin, end in _cut(count, largest, threads)]
+
+    def _map(self, do: Callable[[T], R], stacks: Sequence[T], threads: int) -> list[R]:
+        """Call a function for each stack, with one thread for each of ``threads`` stacks at a time."""
+        if threads == 1 or len(stacks) == 1:
+            return [do(stack) for stack in stacks]
+        self._pool = self._pool or ThreadPoolExecutor(threads, "stack", torch.set_num_threads, (1,))
+        return list(self._pool.map(do, stacks))
 
     def __call__(
         self, messages: Sequence[Message], contexts: Sequence[Context | None]
@@ -159,16 +193,8 @@ class Stacker:
             largest: The maximum number of clients in a stack.
         """
         threads = _threads_of(works[0])
-        count = math.ceil(len(works) / largest)
-        if largest > 1:  # use all threads, with at least two clients in each stack
-            count = max(count, min(threads, len(works) // 2))
-        ends = [len(works) * part // count for part in range(count + 1)]
-        parts = [works[begin:end] for begin, end in itertools.pairwise(ends)]
-        if threads > 1 and count > 1 and largest > 1:
-            self._pool = self._pool or ThreadPoolExecutor(threads, "stack", torch.set_num_threads, (1,))
-            stacked = list(self._pool.map(_fit_stack, parts))
-        else:
-            stacked = [_fit_stack(part) for part in parts]
+        parts = [works[begin:end] for begin, end in _cut(len(works), largest, threads)]
+        stacked = self._map(_fit_stack, parts, 1 if largest == 1 else threads)
         fitted: list[Fitted | BaseException] = []
         for part, outcomes in zip(parts, stacked, strict=True):
             fitted += _fit_alone(part) if outcomes is None else outcomes
@@ -190,6 +216,20 @@ def likeness(work: Work, stacking: Stacking) -> tuple[Hashable, ...]:
     client: Any = work.client
     task = client.task(work.request.config)
     return id(client.objective.model), id(client.inbox), (task.training.local_steps, stacking.shape(task))
+
+
+def _cut(count: int, largest: int, threads: int) -> Iterable[tuple[int, int]]:
+    """Return the first and the last place (exclusive) of each stack of ``count`` clients.
+
+    Args:
+        count: The number of clients.
+        largest: The maximum number of clients in a stack.
+        threads: The number of threads. All are used, with at least two clients in each stack.
+    """
+    stacks = math.ceil(count / largest)
+    if largest > 1:
+        stacks = max(stacks, min(threads, count // 2))
+    return itertools.pairwise(count * part // stacks for part in range(stacks + 1))
 
 
 def _reply(steps: Steps, fitted: Fitted | BaseException, message: Message) -> Message | Exception:

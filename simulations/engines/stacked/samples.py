@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Iterator
+from collections.abc import Hashable, Iterator, Sequence
 from typing import Any
 
 import torch
@@ -10,8 +10,10 @@ from torch import Tensor
 
 from methods.method import Task
 from methods.penalised import PenalisedObjective
-from methods.samples import Batch, HazardObjective, SampleObjective, make_sampler
+from methods.samples import Batch, HazardObjective, SampleObjective
 from problems.penalties import L1, Box, ElasticNet, NoPenalty, OnParameters, Penalty, SquaredL2
+from problems.randomness import Purpose
+from problems.site import Site
 from simulations.engines.stacked.networks import StackedNetwork
 from simulations.engines.stacked.stacking import Stacking, Tasks, batch_size
 from simulations.engines.stacked.streams import draw_rows
@@ -37,14 +39,17 @@ class SampleStacking(Stacking):
 
     def batches(self, tasks: Tasks, downs: object, draw: object) -> Iterator[Batch]:
         """Yield features (C, b, *shape) and labels (C, b)."""
-        sites = [task.site for task in tasks]
-        size = batch_size(sites[0], tasks[0].training)
+        return self.draw(tasks[0], [task.site for task in tasks], None, draw)
+
+    def draw(self, task: Task[Any, Any], sites: Sequence[Site], down: object, draw: object) -> Iterator[Batch]:
+        """Yield features (C, b, *shape) and labels (C, b)."""
+        training, size = task.training, batch_size(sites[0], task.training)
         if size == len(sites[0]):
             whole = torch.stack([site.features for site in sites]), torch.stack([site.outcomes for site in sites])
-            yield from [whole] * len(tasks[0].iterations)
+            yield from [whole] * len(task.iterations)
             return
-        rows = draw_rows([make_sampler(task) for task in tasks], tasks[0].iterations)
-        yield from self.gatherers[0].batches(sites, rows, size)
+        samplers = [site.sampler(site.everyone, size, training.seed, Purpose.SAMPLES) for site in sites]
+        yield from self.gatherers[0].batches(sites, draw_rows(samplers, task.iterations), size)
 
 
 class StackedPenalty:

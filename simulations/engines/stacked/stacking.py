@@ -59,6 +59,17 @@ class Stacking(ABC):
         """Return the carry of each client."""
         return unstack(carry, len(tasks))
 
+    def draw(self, task: Task[Any, Any], sites: Sequence[Site], down: Any, draw: Any) -> Iterator[Any]:
+        """Return for each local step of the round the batch of all clients, whose tasks differ only in the site.
+
+        Args:
+            task: The task of one client.
+            sites: The data of all clients.
+            down: The payload that all clients have received from the server.
+            draw: The method's `ClientHalf.batches`.
+        """
+        return self.batches([replace(task, site=site) for site in sites], [down] * len(sites), draw)
+
     @abstractmethod
     def batches(self, tasks: Tasks, downs: Sequence[Any], draw: Any) -> Iterator[Any]:
         """Return for each local step of the round the batch of all clients.

@@ -113,17 +113,18 @@ def _shuffle(values: Indices, ends: Indices, numbers: NDArray[np.uint64]) -> Non
         begin = ends[part]
 
 
-def shuffle(seed: int, purpose: Purpose, keys: NDArray[np.int64], arrays: Sequence[Indices]) -> Indices:
-    """Return the concatenation of ``arrays[i][stream(seed, purpose, *keys[i]).permutation(len(arrays[i]))]`` over i.
+def shuffle(seed: int, purpose: Purpose, keys: NDArray[np.int64], values: Indices, ends: Indices) -> Indices:
+    """Shuffle the m >= 1 consecutive parts of an array in place, and return the array.
+
+    Part i becomes ``part[stream(seed, purpose, *keys[i]).permutation(len(part))]``.
 
     Args:
         seed: The run's seed.
         purpose: The name of the random streams.
         keys: The (m, k) further keys of each random stream, k >= 2, all below 2**32.
-        arrays: The m >= 1 arrays, each of less than 2**32 indices.
+        values: The concatenated parts.
+        ends: The (m,) index of each part's end.
     """
-    values = np.concatenate(arrays)
-    ends = np.cumsum([len(array) for array in arrays])
     if not 0 <= seed < _WORD:
         for part, key in zip(np.split(values, ends[:-1]), keys.tolist(), strict=True):
             part[:] = part[stream(seed, purpose, *key).permutation(len(part))]
@@ -136,6 +137,45 @@ def shuffle(seed: int, purpose: Purpose, keys: NDArray[np.int64], arrays: Sequen
     return values
 
 
+class _Orders:
+    """The orders of samplers' indices in the epochs of some consecutive batches.
+
+    Args:
+        samplers: Samplers with the same seed and purpose, whose batches are not empty.
+        numbers: The numbers of the batches, counted from the start of the run.
+
+    Attributes:
+        values: The concatenated orders, first all epochs of the first sampler.
+        first, counts, lengths: For each sampler, its first epoch, the number of its epochs, and its number of indices.
+    """
+
+    def __init__(self, samplers: Sequence[EpochSampler], numbers: range) -> None:
+        seed, purpose, _ = samplers[0].address
+        arrays = [sampler.indices for sampler in samplers]
+        self.lengths = lengths = np.array([len(array) for array in arrays])
+        batches = lengths // np.array([sampler.batch_size for sampler in samplers])
+        self.first, last = numbers[0] // batches, numbers[-1] // batches
+        self.counts = counts = last - self.first + 1
+        epochs = np.arange(counts.sum()) - np.repeat(np.cumsum(counts) - counts - self.first, counts)
+        keys = np.column_stack([np.repeat([sampler.address[2] for sampler in samplers], counts, axis=0), epochs])
+        if self.equal:  # much faster than a concatenation of many arrays
+            values = np.repeat(np.stack(arrays), counts, axis=0).reshape(-1)
+        else:
+            pairs = zip(arrays, counts.tolist(), strict=True)
+            values = np.concatenate([array for array, count in pairs for _ in range(count)])
+        self.values = shuffle(seed, purpose, keys, values, np.cumsum(np.repeat(lengths, counts)))
+
+    @property
+    def equal(self) -> bool:
+        """Whether all samplers have equally many indices, and therefore the same epochs."""
+        return bool((self.lengths == self.lengths[0]).all())
+
+    def split(self) -> list[Indices]:
+        """Return the orders (epochs, n) of each sampler."""
+        parts = np.split(self.values, np.cumsum(self.counts * self.lengths)[:-1])
+        return [part.reshape(count, -1) for part, count in zip(parts, self.counts.tolist(), strict=True)]
+
+
 def draw_epochs(samplers: Sequence[EpochSampler], numbers: range) -> list[tuple[range, Indices]]:
     """Return each sampler's epochs for some consecutive batches, and the orders (epochs, n) of its indices in them.
 
@@ -143,19 +183,9 @@ def draw_epochs(samplers: Sequence[EpochSampler], numbers: range) -> list[tuple[
         samplers: Samplers with the same seed and purpose, whose batches are not empty.
         numbers: The numbers of the batches, counted from the start of the run.
     """
-    seed, purpose, _ = samplers[0].address
-    batches = [len(sampler.indices) // sampler.batch_size for sampler in samplers]
-    epochs = [range(numbers[0] // count, numbers[-1] // count + 1) for count in batches]
-    counts = [len(own) for own in epochs]
-    sites = np.repeat([sampler.address[2] for sampler in samplers], counts, axis=0)
-    keys = np.column_stack([sites, np.concatenate(epochs)])
-    arrays = [sampler.indices for sampler, count in zip(samplers, counts, strict=True) for _ in range(count)]
-    values, drawn, begin = shuffle(seed, purpose, keys, arrays), [], 0
-    for sampler, own in zip(samplers, epochs, strict=True):
-        end = begin + len(own) * len(sampler.indices)
-        drawn.append((own, values[begin:end].reshape(len(own), -1)))
-        begin = end
-    return drawn
+    orders = _Orders(samplers, numbers)
+    pairs = zip(orders.first.tolist(), orders.split(), strict=True)
+    return [(range(first, first + len(order)), order) for first, order in pairs]
 
 
 def draw_rows(samplers: Sequence[EpochSampler], numbers: range) -> Indices:
@@ -167,9 +197,12 @@ def draw_rows(samplers: Sequence[EpochSampler], numbers: range) -> Indices:
     """
     size = samplers[0].batch_size
     rows = np.empty((len(samplers), len(numbers) * size), np.int64)
-    if size:
-        for own, (epochs, orders) in zip(rows, draw_epochs(samplers, numbers), strict=True):
-            batches = orders.shape[1] // size
-            start = (numbers[0] - epochs[0] * batches) * size
-            own[:] = orders[:, : batches * size].ravel()[start : start + len(own)]
+    if not size:
+        return rows
+    orders = _Orders(samplers, numbers)
+    alike = [orders.values.reshape(len(rows), orders.counts[0], -1)] if orders.equal else orders.split()
+    for own, order, first in zip([rows] if orders.equal else rows, alike, orders.first.tolist(), strict=False):
+        used = order.shape[-1] // size * size
+        start = numbers[0] * size - first * used
+        own[:] = order[..., :used].reshape(*own.shape[:-1], -1)[..., start : start + own.shape[-1]]
     return rows

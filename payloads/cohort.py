@@ -1,0 +1,216 @@
+"""Messages with a common content, and their replies as blocks of arrays with a first axis of clients.
+
+A strategy sends a `Cohort`. An engine that trains many clients in one computation answers with `CohortReplies`. For all
+other code both are sequences of Flower's messages: a message is made when somebody reads it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import overload
+
+import numpy as np
+from flwr.app import Message, RecordDict
+
+from payloads.flower_internals import readdress
+from payloads.record import BoolArray, FloatArray, IntArray, Payload, specs_of
+from payloads.wire import NUM_EXAMPLES, ROUND, STATE_ROUND, content, model_record, ready_to_send
+
+
+class _Messages(Sequence[Message]):
+    """A sequence that makes its messages when they are read, each once."""
+
+    def __init__(self, count: int) -> None:
+        self._count, self._made = count, dict[int, Message]()
+
+    def __len__(self) -> int:
+        return self._count
+
+    @overload
+    def __getitem__(self, index: int) -> Message: ...
+    @overload
+    def __getitem__(self, index: slice) -> list[Message]: ...
+    def __getitem__(self, index: int | slice) -> Message | list[Message]:
+        if isinstance(index, slice):
+            return [self[place] for place in range(self._count)[index]]
+        place = range(self._count)[index]
+        if place not in self._made:
+            self._made[place] = self.make(place)
+        return self._made[place]
+
+    def make(self, place: int) -> Message:
+        """Make a message."""
+        raise NotImplementedError
+
+
+class Cohort(_Messages):
+    """The messages to several nodes, with a common content.
+
+    Args:
+        content: The content.
+        nodes: Flower's ids of the receivers, at least one.
+        kind: Flower's type of the messages.
+
+    Attributes:
+        stamp: A function that gives a message the id under which it was sent; None before the cohort was sent unread.
+
+    Example:
+        >>> cohort = Cohort(RecordDict(), [7, 8], "train")
+        >>> len(cohort), cohort.is_read, cohort[1].metadata.dst_node_id, cohort.is_read
+        (2, False, 8, True)
+    """
+
+    def __init__(self, content: RecordDict, nodes: Sequence[int], kind: str) -> None:
+        super().__init__(len(nodes))
+        self.content, self.nodes, self.kind = content, nodes, kind
+        self.stamp: Callable[[int, Message], None] | None = None
+        self._first: Message | None = None
+
+    @property
+    def is_read(self) -> bool:
+        """Whether somebody has read a message, and may have changed it."""
+        return bool(self._made)
+
+    def stamp_with(self, stamp: Callable[[int, Message], None]) -> None:
+        """Mark all messages as sent, also those that are made later.
+
+        Args:
+            stamp: A function of a message's place and the message.
+        """
+        self.stamp = stamp
+        for place, message in self._made.items():
+            stamp(place, message)
+
+    def make(self, place: int) -> Message:
+        """Make the message to a node."""
+        node = self.nodes[place]
+        self._first = self._first or Message(self.content, dst_node_id=node, message_type=self.kind)
+        message = readdress(self._first, node)
+        if self.stamp is not None:
+            self.stamp(place, message)
+        return message
+
+
+@dataclass(frozen=True)
+class ReplyBlock:
+    """The values in the replies of C clients that trained in one round.
+
+    Attributes:
+        server_round: The round.
+        points: The (C, d) trained models.
+        up: The clients' payloads as one record, whose fields have a first axis of clients. None: no payload.
+        examples: The number of samples of each client.
+        state_rounds: The (C,) rounds of the memories from which the clients started; 0: no memory yet. None: the
+            clients keep no memory.
+    """
+
+    server_round: int
+    points: FloatArray
+    up: Payload | None
+    examples: Sequence[int]
+    state_rounds: IntArray | None = None
+
+    @classmethod
+    def join(cls, blocks: Sequence[ReplyBlock]) -> ReplyBlock:
+        """Concatenate blocks of one round, whose records have the same fields."""
+        if len(blocks) == 1:
+            return blocks[0]
+        first = blocks[0]
+        columns = {} if first.up is None else first.up.arrays()
+        up = {name: np.concatenate([getattr(block.up, name) for block in blocks]) for name in columns}
+        rounds = [block.state_rounds for block in blocks if block.state_rounds is not None]
+        return cls(
+            first.server_round,
+            np.concatenate([block.points for block in blocks]),
+            None if first.up is None else type(first.up)(**up),
+            [count for block in blocks for count in block.examples],
+            np.concatenate(rounds) if rounds else None,
+        )
+
+    @property
+    def nbytes(self) -> int:
+        """The bytes of all values, as `payloads.wire.count_bytes` counts them."""
+        return self.points.nbytes + (0 if self.up is None else sum(value.nbytes for value in self.up.arrays().values()))
+
+    def payload(self, row: int) -> Payload | None:
+        """Return a client's payload, whose arrays share the block's memory."""
+        if self.up is None:
+            return None
+        return type(self.up)(**{name: value[row] for name, value in self.up.arrays().items()})
+
+    def content(self, row: int) -> RecordDict:
+        """Return the content of a client's reply."""
+        payload, metrics = self.payload(row), {NUM_EXAMPLES: self.examples[row], ROUND: self.server_round}
+        if self.state_rounds is not None:
+            metrics[STATE_ROUND] = int(self.state_rounds[row])
+        arrays = model_record([ready_to_send(self.points[row])])
+        return content(arrays=arrays, payload=None if payload is None else payload.to_record(), metrics=metrics)
+
+    def find_sound(self, model: Sequence[FloatArray], kind: type[Payload] | None) -> BoolArray:
+        """Find the rows that have the declared shapes and number types, and are finite.
+
+        Args:
+            model: A model of the right shape and number type.
+            kind: The declared type of the payload. None: no payload.
+
+        Returns:
+            (C,) booleans. False also means that this function cannot check the row: the payload's lengths depend on
+            the client.
+        """
+        like, up, count = model[0], self.up, len(self.points)
+        nothing = np.zeros(count, dtype=bool)
+        if len(model) > 1 or self.points.shape[1:] != like.shape or self.points.dtype != like.dtype:
+            return nothing
+        if (None if up is None else type(up)) is not kind:
+            return nothing
+        sound: list[BoolArray] = [_are_finite(self.points)]
+        if (rounds := self.state_rounds) is not None:
+            sound.append((rounds >= 0) & (rounds <= self.server_round))
+        for name, spec in ({} if up is None else specs_of(type(up))).items():
+            value = getattr(up, name)
+            if value is None or not set(spec.dims) <= {"d"} or value.shape != (count, *[len(like)] * len(spec.dims)):
+                return nothing
+            if spec.kind != "float" or value.dtype not in (np.float32, np.float64):
+                return nothing
+            if spec.finite:
+                sound.append(_are_finite(value))
+        return np.logical_and.reduce(sound)  # type: ignore[no-any-return]
+
+
+def _are_finite(block: FloatArray) -> BoolArray:
+    """Return whether all values of each row are finite, (C,)."""
+    finite: BoolArray = np.all(np.isfinite(block).reshape(len(block), -1), axis=1)
+    return finite
+
+
+class CohortReplies(_Messages):
+    """The replies to a cohort.
+
+    Args:
+        cohort: The cohort.
+        block: The values of the clients that trained together.
+        rows: The place in the cohort of each of the block's C rows.
+        apart: The replies that are messages already, by place: clients that trained alone or failed.
+        reply: A function that makes a reply from its content and the message that it answers.
+    """
+
+    def __init__(
+        self,
+        cohort: Cohort,
+        block: ReplyBlock,
+        rows: Sequence[int],
+        apart: Mapping[int, Message],
+        reply: Callable[[RecordDict, Message], Message],
+    ) -> None:
+        super().__init__(len(cohort))
+        self.cohort, self.block, self.rows, self.apart, self._reply = cohort, block, rows, apart, reply
+        self._places: dict[int, int] | None = None
+
+    def make(self, place: int) -> Message:
+        """Make the reply of a client."""
+        if place in self.apart:
+            return self.apart[place]
+        if self._places is None:
+            self._places = {own: row for row, own in enumerate(self.rows)}
+        return self._reply(self.block.content(self._places[place]), self.cohort[place])

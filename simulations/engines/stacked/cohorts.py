@@ -1,0 +1,197 @@
+"""Local training of a cohort as blocks: no client gets a message, a context or a reply of its own.
+
+The guards of the first client decide for all clients, since the nodes' settings differ only in the partition id. All
+clients for which this is not enough train as in `simulations.engines.stacked.messages`, on messages of their own.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Hashable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from flwr.app import Context
+
+from apps.client_app import take_part
+from apps.guards.chain import resume, surround
+from apps.guards.work import Work
+from apps.run_config.algorithm import Sites
+from apps.sites.state_store import StateStore
+from clients.base import MethodClient
+from methods.method import as_array
+from payloads.cohort import Cohort, ReplyBlock
+from payloads.record import IntArray, Payload
+from payloads.wire import ROUND, STATE_SINCE
+from problems.site import Site
+from simulations.engines.stacked.fitting import attempt, fit_block, stacking_of
+from simulations.engines.stacked.memories import Memories
+
+# (a site's properties that must be equal in a stack, the number of such sites) -> the numbers of clients in each stack.
+# None: unknown, so the clients must train on messages of their own
+Sizes = Callable[[Hashable, int], Sequence[int] | None]
+# runs a function for each stack, perhaps at the same time
+Run = Callable[[Callable[["_Stack"], Any], Sequence["_Stack"]], Sequence[Any]]
+
+
+@dataclass(frozen=True)
+class _Known:
+    """A client's data, and the properties that must be equal in a stack. None: the client trains alone."""
+
+    site: Site
+    kind: Hashable
+
+
+@dataclass(frozen=True)
+class _Stack:
+    """Clients that train together.
+
+    Attributes:
+        client: The first client.
+        places: The clients' places in the cohort.
+        sites: Their data.
+        rows: The rows of their memories. None: the method has no memory.
+        started: The rounds of the memories from which they start; 0: no memory. None as for ``rows``.
+    """
+
+    client: MethodClient[Any]
+    places: Sequence[int]
+    sites: Sequence[Site]
+    rows: IntArray | None
+    started: IntArray | None
+
+
+class CohortTrainer:
+    """The training of a run's cohorts as blocks."""
+
+    def __init__(self) -> None:
+        self._known: dict[int, _Known] = {}
+        self._memories: Memories | None = None
+
+    def train(
+        self, cohort: Cohort, contexts: Mapping[int, Context], sizes: Sizes, run: Run
+    ) -> tuple[ReplyBlock, list[int]] | None:
+        """Train the clients of a cohort.
+
+        Args:
+            cohort: The cohort. Its message must ask for local steps.
+            contexts: The context of each node.
+            sizes: See `Sizes`.
+            run: See `Run`.
+
+        Returns:
+            The values of the replies, and the place in the cohort of each row. The clients in all other places must
+            train on messages of their own. None: all clients must.
+        """
+        work = attempt(_open, cohort, contexts)
+        if isinstance(work, Exception) or not _is_common(work):
+            return None
+        known = [self._known.get(node) or self._meet(node, contexts[node], work) for node in cohort.nodes]
+        stacks = self._group(cohort, contexts, work, known, sizes)
+        if stacks is None:
+            return None
+        outcomes = run(lambda stack: attempt(self._fit, stack, work), stacks)
+        good = [(stack, block) for stack, block in zip(stacks, outcomes, strict=True) if isinstance(block, ReplyBlock)]
+        if not good:
+            return None
+        return ReplyBlock.join([block for _, block in good]), [place for stack, _ in good for place in stack.places]
+
+    def give_back(self, context: Context) -> None:
+        """Move a node's memory to its context, where the ClientApp expects it."""
+        if self._memories is not None:
+            self._memories.give_back(context)
+
+    def _meet(self, node: int, context: Context, work: Work) -> _Known:
+        """Look at a client for the first time. If its data cannot be read, it trains alone, and replies with the error."""
+        run, config = work.run, context.node_config
+        partition = int(config["partition-id"]), int(config["num-partitions"])
+        site = attempt(run.algorithm.sites.hold, run, work.context, partition, work.request.scaling)
+        if not isinstance(site, Site):
+            return _Known(work.client.site, None)
+        client = _client_of(work, site)
+        stacking = stacking_of(client)
+        kind = None
+        if stacking is not None:
+            task = client.task(work.request.config)
+            kind = task.training.local_steps, stacking.shape(task)
+        self._known[node] = known = _Known(site, kind)
+        return known
+
+    def _group(
+        self, cohort: Cohort, contexts: Mapping[int, Context], work: Work, known: Sequence[_Known], sizes: Sizes
+    ) -> list[_Stack] | None:
+        """Return the stacks of the clients that can train together. None: all clients must train on messages."""
+        rows = started = None
+        if (kind := work.client.memory) is not None:
+            self._memories = self._memories or Memories(kind)
+            rows = self._memories.take(contexts, cohort.nodes)
+            server_round = int(work.request.config[ROUND])
+            started = self._memories.recall(rows, int(work.request.config.get(STATE_SINCE, 0)), server_round)
+        groups: dict[Hashable, list[int]] = {}
+        for place, client in enumerate(known):
+            groups.setdefault(client.kind, []).append(place)
+        stacks: list[_Stack] = []
+        for alike, places in groups.items():
+            if alike is None:
+                continue
+            if (counts := sizes(alike, len(places))) is None:
+                return None
+            begin = 0
+            for count in counts:
+                part = places[begin : begin + count]
+                begin += count
+                if count > 1:
+                    sites = [known[place].site for place in part]
+                    own = None if rows is None else rows[part]
+                    first = None if started is None else started[part]
+                    stacks.append(_Stack(_client_of(work, sites[0]), part, sites, own, first))
+        return stacks
+
+    def _fit(self, stack: _Stack, work: Work) -> ReplyBlock:
+        """Train a stack, and keep the memories."""
+        memories, rows, started = self._memories, stack.rows, stack.started
+        recalled: list[tuple[IntArray, Payload | None]] = [(np.arange(len(stack.sites)), None)]
+        if memories is not None and rows is not None and started is not None and started.any():
+            back, new_ones = np.flatnonzero(started), np.flatnonzero(started == 0)
+            recalled = [(back, memories.read(rows[back])), *([(new_ones, None)] if len(new_ones) else [])]
+        arrived, up, new = fit_block(stack.client, stack.sites, recalled, work.request)
+        points = as_array(arrived)
+        points.flags.writeable = False
+        server_round = int(work.request.config[ROUND])
+        if new is not None and memories is not None and rows is not None:
+            memories.keep(rows, new, server_round, np.isfinite(points).all(axis=1))
+        return ReplyBlock(server_round, points, up, [len(site) for site in stack.sites], started)
+
+
+def _open(cohort: Cohort, contexts: Mapping[int, Context]) -> Work:
+    """Run the guards of the first client up to its training, and return its work.
+
+    Raises:
+        Exception: A guard refuses, or the message is malformed.
+    """
+    work = Work.of(cohort[0], contexts[cohort.nodes[0]])
+    steps = surround(work, take_part)
+    resume(steps)
+    steps.close()
+    return work
+
+
+def _is_common(work: Work) -> bool:
+    """Return whether all clients of a run do the same work as the first client, apart from their data."""
+    client, privacy, sites = work.client, work.run.privacy, type(work.run.algorithm.sites)
+    own = any(getattr(sites, name) is not getattr(Sites, name) for name in ("audit", "begin", "end"))
+    if own or not isinstance(client, MethodClient) or not client.method.client.stacked or stacking_of(client) is None:
+        return False
+    if privacy.secure_sum or privacy.epsilon or client.memory is not client.method.records.memory:
+        return False
+    request = work.request
+    return client.memory is None or not StateStore.of(work.context, request.config, request.local, work.partition)
+
+
+def _client_of(work: Work, site: Site) -> MethodClient[Any]:
+    """Return the client of a site, with the record from the server."""
+    run = work.run
+    client: Any = run.algorithm.client(site, run.algorithm.sites.model(run, site), run.training, run.family)
+    client.inbox = work.client.inbox
+    assert isinstance(client, MethodClient)
+    return client

@@ -1,0 +1,216 @@
+"""A cohort whose replies are one block has the results of the same clients on messages of their own, bit for bit."""
+
+from collections.abc import Callable, Mapping
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from flwr.app import ConfigRecord, Context, Message, RecordDict
+from hypothesis import given
+from hypothesis import strategies as st
+
+from apps.client_app import app as client_app
+from apps.config import Scalar, parse_run_config
+from apps.guards.memory import STATE, STORED_ROUND
+from apps.registry import ALGORITHMS
+from apps.server_app import app as server_app
+from apps.sites.resources import federated_data, new_model
+from apps.sites.rows import RowSites
+from methods.composite import CorrectionState
+from methods.scaffold import ControlChange
+from payloads.cohort import Cohort, CohortReplies, ReplyBlock
+from payloads.wire import model_record
+from simulations.engines.grid import error_reply, task_identity
+from simulations.engines.in_process import InProcessGrid
+from simulations.engines.stacked import cohorts
+from simulations.engines.stacked.memories import Memories
+from simulations.engines.stacked.messages import make_stacker
+from strategies.base import PayloadStrategy
+from tests.battery.federation import SAMPLING, Run, federate, flat_config, save_npz, serve
+from tests.battery.test_trajectories import CASES, COMMON
+
+CLIENTS = 7
+STACKED = [case for case in CASES if ALGORITHMS[case.split(",")[0]].strategy.shares_model]
+
+
+class Counter(InProcessGrid):
+    """A grid that counts the clients whose replies were rows of a block."""
+
+    rows = 0
+
+    def answer_cohort(self, cohort: Cohort) -> CohortReplies | None:
+        replies = super().answer_cohort(cohort)
+        self.rows += 0 if replies is None else len(replies.rows)
+        return replies
+
+
+def states(grid: InProcessGrid) -> list[dict[str, dict[str, Any]]]:
+    """Return the memories in the nodes' contexts."""
+    contexts = grid._contexts.values()
+    return [{name: dict(one.state[name]) for name in (STATE, STORED_ROUND) if name in one.state} for one in contexts]
+
+
+def both_ways(folder: Path, config: Mapping[str, Scalar], stack: int = CLIENTS) -> int:
+    """Run a federation with blocks and with messages, compare the results, and return the number of a block's rows."""
+    apart, tap = federate(folder / "apart", config, clients=CLIENTS, stack=stack)
+    flat = flat_config(folder / "blocks", config)
+    grid = Counter(client_app, CLIENTS, flat, together=make_stacker(stack, flat))
+    serve(grid, server_app, flat)
+    grid.close()
+    blocks = Run(folder / "blocks")
+    assert blocks.untimed == apart.untimed
+    assert blocks.model_bytes == apart.model_bytes
+    assert states(grid) == states(tap)
+    return grid.rows
+
+
+def rows_of_sites(folder: Path) -> dict[str, Scalar]:
+    """Save rows for sites of different sizes, and return the keys that read them."""
+    labels = np.arange(61) % 2
+    features = np.random.default_rng(5).normal(size=(61, 3)) + 0.7 * labels[:, None]
+    return {**save_npz(folder / "rows.npz", features, labels), "partition": "linear", "partition-rows": ""}
+
+
+@pytest.mark.parametrize("fraction", [1.0, 0.6])
+@pytest.mark.parametrize("case", STACKED)
+def test_every_method_has_the_same_results_both_ways(case: str, fraction: float, tmp_path: Path) -> None:
+    strategy = case.split(",")[0]
+    config = {**COMMON, **CASES[case], **rows_of_sites(tmp_path), "strategy": strategy, "num-server-rounds": 4}
+    if fraction < 1 and strategy not in SAMPLING:
+        pytest.skip("this strategy needs all clients")
+    rows = both_ways(tmp_path, {**config, "fraction-train": fraction})
+    assert (rows > 0) == ALGORITHMS[strategy].strategy.method.client.stacked
+
+
+@pytest.mark.parametrize(
+    ("more", "blocks"),
+    [
+        ({"torch-threads": 2, "num-server-rounds": 6}, True),
+        ({"steps-by-rows": True, "client-weights": "examples", "lr-decay-every": 0}, True),
+        ({"aggregation": "trimmed-mean", "reply-seconds": "20:0.5"}, True),
+        ({"checkpoint-every": 1}, False),
+        ({"privacy.secure-sum": True, "privacy.secure-threshold": 0.7}, False),
+    ],
+)
+def test_other_keys_have_the_same_results_both_ways(more: dict[str, Scalar], blocks: bool, tmp_path: Path) -> None:
+    config = {**COMMON, **rows_of_sites(tmp_path), "strategy": "scaffold", **more}
+    assert (both_ways(tmp_path, config, stack=3) > 0) == blocks
+
+
+def test_one_client_s_fault_is_its_own(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    hold = RowSites.hold
+
+    def refuse(self: RowSites, config: Any, context: Context, partition: tuple[int, int], scaling: Any) -> Any:
+        if partition[0] == 1:
+            raise ValueError("this site is out of order")
+        return hold(self, config, context, partition, scaling)
+
+    monkeypatch.setattr(RowSites, "hold", refuse)
+    labels = np.arange(63) % 2
+    features = np.where(np.arange(63)[:, None] // 9 == 2, 1e30, np.random.default_rng(5).normal(size=(63, 3)))
+    config = {
+        **COMMON,
+        **save_npz(tmp_path / "rows.npz", features, labels),
+        "partition-rows": "",
+        "strategy": "scaffold",
+    }
+    assert both_ways(tmp_path, config) > 0
+    dropped = Run(tmp_path / "blocks").lines[1]["dropped"]
+    assert "this site is out of order" in dropped["1"]
+    assert "not finite" in dropped["2"]
+
+    def fail(*arguments: Any) -> Any:
+        raise ValueError("no block")
+
+    monkeypatch.setattr(cohorts, "fit_block", fail)
+    assert both_ways(tmp_path / "failing", config) == 0
+
+
+FAULTS = {
+    "none": lambda block: block,
+    "nan in a model": lambda block: spoil(block, points=np.nan),
+    "infinite payload": lambda block: spoil(block, change=np.inf),
+    "another number type": lambda block: replace(block, points=block.points.astype(np.float64)),
+    "another length": lambda block: replace(block, points=block.points[:, :-1]),
+    "no payload": lambda block: replace(block, up=None),
+    "a long payload": lambda block: replace(block, up=ControlChange(change=np.zeros((3, 99), np.float32))),
+    "a future memory": lambda block: replace(block, state_rounds=np.array([0, 9, 0])),
+    "another round": lambda block: replace(block, server_round=2),
+}
+
+
+def spoil(block: ReplyBlock, points: float = 0.0, change: float = 0.0) -> ReplyBlock:
+    """Add numbers to one value of the second row."""
+    assert isinstance(block.up, ControlChange)
+    shift = np.zeros_like(block.points)
+    shift[1, 0] = 1
+    return replace(
+        block,
+        points=np.where(shift, points, block.points) if points else block.points,
+        up=ControlChange(change=np.where(shift, change, block.up.change)) if change else block.up,
+    )
+
+
+@pytest.mark.parametrize("fault", FAULTS)
+def test_a_block_is_validated_as_its_messages_are(fault: str) -> None:
+    with task_identity():
+        blocks, messages = (sort_replies(FAULTS[fault], as_messages) for as_messages in (False, True))
+    assert blocks == messages
+    assert len(blocks[0]) == {"none": 3}.get(fault, 2 if fault.startswith(("nan", "inf", "a future")) else 0)
+
+
+def sort_replies(spoiled: Callable[[ReplyBlock], ReplyBlock], as_messages: bool) -> tuple[Any, ...]:
+    """Return the good replies of a cohort of four clients, the reasons of the others, and the counted bytes."""
+    flat: dict[str, Scalar] = {"strategy": "scaffold", "dataset": "breast-cancer", "model": "linear"}
+    config = parse_run_config(flat)
+    grid = InProcessGrid(client_app, 4, flat)
+    strategy: PayloadStrategy = config.algorithm.strategy(config.training, config.family)
+    start = new_model(config, federated_data(config.data, 4).input_shape).arrays()
+    cohort = strategy.configure_train(1, model_record(start), ConfigRecord(), grid)
+    assert isinstance(cohort, Cohort)
+    grid.accept(cohort)
+    points, change = np.random.default_rng(0).normal(size=(2, 3, len(start[0]))).astype(np.float32)
+    block = ReplyBlock(1, points, ControlChange(change=change), [5, 6, 7], np.zeros(3, np.int64))
+    apart = {1: error_reply(0, "the node is gone", cohort[1])}
+
+    def reply(content: RecordDict, message: Message) -> Message:
+        return Message(content, reply_to=message)
+
+    replies = CohortReplies(cohort, spoiled(block), [0, 2, 3], apart, reply)
+    exchange = strategy.exchange
+    assert exchange is not None
+    exchange.sort(list(replies) if as_messages else replies)
+    good = {
+        client: (one.model[0].tobytes(), one.payload.change.tobytes(), one.num_examples, one.state_round)
+        for client, one in exchange.good_replies.items()
+    }
+    return good, exchange.reasons, strategy.report.bytes_up
+
+
+@given(st.lists(st.tuples(st.sampled_from(["train", "ask"]), st.sets(st.integers(0, 5), min_size=1)), max_size=12))
+def test_a_memory_is_in_a_block_or_in_a_context(events: list[tuple[str, set[int]]]) -> None:
+    contexts = {node: Context(1, node, {}, RecordDict(), {}) for node in range(6)}
+    memories, known = Memories(CorrectionState), dict[int, tuple[int, float]]()
+    for number, (event, nodes) in enumerate(events, 1):
+        if event == "ask":
+            for node in nodes:
+                memories.give_back(contexts[node])
+                assert bool(contexts[node].state) == (node in known)
+            continue
+        order = sorted(nodes, reverse=True)
+        rows = memories.take(contexts, order)
+        rounds = memories.recall(rows, 0, number)
+        assert rounds.tolist() == [known.get(node, (0, 0.0))[0] for node in order]
+        assert memories.recall(rows, number, number).tolist() == [0] * len(order)
+        for row, node in zip(rows, order, strict=True):
+            if node in known:
+                memory = memories.read(np.array([row]))
+                assert memory.arrays()["start"].tolist() == [[known[node][1]] * 2]
+        values = np.array([[float(node * number)] * 2 for node in order])
+        sound = np.array([node % 3 != 0 or number % 2 == 0 for node in order])
+        same = np.array([number])
+        memory = CorrectionState(server_round=same, correction=values, start=values, gradient=-values)
+        memories.keep(rows, memory, number, sound)
+        known |= {node: (number, float(node * number)) for node, good in zip(order, sound, strict=True) if good}
