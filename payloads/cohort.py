@@ -73,7 +73,7 @@ class Cohort(_Messages):
         return bool(self._made)
 
     def stamp_with(self, stamp: Callable[[int, Message], None]) -> None:
-        """Mark all messages as sent, also those that are made later.
+        """Mark all messages as sent, also messages that are made later.
 
         Args:
             stamp: A function of a message's place and the message.

@@ -70,16 +70,19 @@ def node_partition(context: Context) -> tuple[int, int]:
     return partition
 
 
-def site_of(context: Context, config: RunConfig, scaling: Scaling | None = None) -> Held:
+def site_of(
+    context: Context, config: RunConfig, scaling: Scaling | None = None, partition: tuple[int, int] | None = None
+) -> Held:
     """Return a node's part of the run's data, and limit the threads of its process.
 
     Args:
         context: The node's context.
         config: The run config.
         scaling: The common scaling of columns, if the server has sent it; see `Sites.hold`.
+        partition: The partition id and the number of partitions. None: the node's own.
     """
     resources.hold_threads(config.training)
-    return config.algorithm.sites.hold(config, context, node_partition(context), scaling)
+    return config.algorithm.sites.hold(config, context, partition or node_partition(context), scaling)
 
 
 def report_of(context: Context, config: RunConfig) -> SiteReport:

@@ -44,7 +44,7 @@ class AnsweringGrid(Grid):
         """Return the reply to each message, with an id. If a client fails, its reply contains the error."""
 
     def answer_cohort(self, cohort: Cohort) -> CohortReplies | None:
-        """Return the replies to messages that nobody has read, as blocks. None: the grid answers each message."""
+        """Return the replies to unread messages as blocks. None: the grid answers each message."""
         return None
 
     def close(self) -> None:

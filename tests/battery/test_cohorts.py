@@ -1,4 +1,4 @@
-"""A cohort whose replies are one block has the results of the same clients on messages of their own, bit for bit."""
+"""A cohort whose replies are one block has the results of the same clients on separate messages, bit for bit."""
 
 from collections.abc import Callable, Mapping
 from dataclasses import replace
@@ -16,8 +16,8 @@ from apps.config import Scalar, parse_run_config
 from apps.guards.memory import STATE, STORED_ROUND
 from apps.registry import ALGORITHMS
 from apps.server_app import app as server_app
+from apps.sites import rows
 from apps.sites.resources import federated_data, new_model
-from apps.sites.rows import RowSites
 from methods.composite import CorrectionState
 from methods.scaffold import ControlChange
 from payloads.cohort import Cohort, CohortReplies, ReplyBlock
@@ -80,8 +80,8 @@ def test_every_method_has_the_same_results_both_ways(case: str, fraction: float,
     config = {**COMMON, **CASES[case], **rows_of_sites(tmp_path), "strategy": strategy, "num-server-rounds": 4}
     if fraction < 1 and strategy not in SAMPLING:
         pytest.skip("this strategy needs all clients")
-    rows = both_ways(tmp_path, {**config, "fraction-train": fraction})
-    assert (rows > 0) == ALGORITHMS[strategy].strategy.method.client.stacked
+    found = both_ways(tmp_path, {**config, "fraction-train": fraction})
+    assert (found > 0) == ALGORITHMS[strategy].strategy.method.client.stacked
 
 
 @pytest.mark.parametrize(
@@ -100,14 +100,14 @@ def test_other_keys_have_the_same_results_both_ways(more: dict[str, Scalar], blo
 
 
 def test_one_client_s_fault_is_its_own(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    hold = RowSites.hold
+    read = rows.site
 
-    def refuse(self: RowSites, config: Any, context: Context, partition: tuple[int, int], scaling: Any) -> Any:
-        if partition[0] == 1:
+    def refuse(config: Any, clients: int, partition: int) -> Any:
+        if partition == 1:
             raise ValueError("this site is out of order")
-        return hold(self, config, context, partition, scaling)
+        return read(config, clients, partition)
 
-    monkeypatch.setattr(RowSites, "hold", refuse)
+    monkeypatch.setattr(rows, "site", refuse)
     labels = np.arange(63) % 2
     features = np.where(np.arange(63)[:, None] // 9 == 2, 1e30, np.random.default_rng(5).normal(size=(63, 3)))
     config = {
@@ -200,11 +200,11 @@ def test_a_memory_is_in_a_block_or_in_a_context(events: list[tuple[str, set[int]
                 assert bool(contexts[node].state) == (node in known)
             continue
         order = sorted(nodes, reverse=True)
-        rows = memories.take(contexts, order)
-        rounds = memories.recall(rows, 0, number)
+        places = memories.take(contexts, order)
+        rounds = memories.recall(places, 0, number)
         assert rounds.tolist() == [known.get(node, (0, 0.0))[0] for node in order]
-        assert memories.recall(rows, number, number).tolist() == [0] * len(order)
-        for row, node in zip(rows, order, strict=True):
+        assert memories.recall(places, number, number).tolist() == [0] * len(order)
+        for row, node in zip(places, order, strict=True):
             if node in known:
                 memory = memories.read(np.array([row]))
                 assert memory.arrays()["start"].tolist() == [[known[node][1]] * 2]
@@ -212,5 +212,5 @@ def test_a_memory_is_in_a_block_or_in_a_context(events: list[tuple[str, set[int]
         sound = np.array([node % 3 != 0 or number % 2 == 0 for node in order])
         same = np.array([number])
         memory = CorrectionState(server_round=same, correction=values, start=values, gradient=-values)
-        memories.keep(rows, memory, number, sound)
+        memories.keep(places, memory, number, sound)
         known |= {node: (number, float(node * number)) for node, good in zip(order, sound, strict=True) if good}

@@ -1,7 +1,7 @@
-"""Local training of a cohort as blocks: no client gets a message, a context or a reply of its own.
+"""Local training of a cohort as blocks: no client has its own message or reply.
 
 The guards of the first client decide for all clients, since the nodes' settings differ only in the partition id. All
-clients for which this is not enough train as in `simulations.engines.stacked.messages`, on messages of their own.
+other clients train on separate messages, as in `simulations.engines.stacked.messages`.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from flwr.app import Context
 
 from apps.client_app import take_part
 from apps.guards.chain import resume, surround
-from apps.guards.work import Work
+from apps.guards.work import Work, site_of
 from apps.run_config.algorithm import Sites
 from apps.sites.state_store import StateStore
 from clients.base import MethodClient
@@ -28,7 +28,7 @@ from simulations.engines.stacked.fitting import attempt, fit_block, stacking_of
 from simulations.engines.stacked.memories import Memories
 
 # (a site's properties that must be equal in a stack, the number of such sites) -> the numbers of clients in each stack.
-# None: unknown, so the clients must train on messages of their own
+# None: unknown, so the clients must train on separate messages
 Sizes = Callable[[Hashable, int], Sequence[int] | None]
 # runs a function for each stack, perhaps at the same time
 Run = Callable[[Callable[["_Stack"], Any], Sequence["_Stack"]], Sequence[Any]]
@@ -81,7 +81,7 @@ class CohortTrainer:
 
         Returns:
             The values of the replies, and the place in the cohort of each row. The clients in all other places must
-            train on messages of their own. None: all clients must.
+            train on separate messages. None: all clients must.
         """
         work = attempt(_open, cohort, contexts)
         if isinstance(work, Exception) or not _is_common(work):
@@ -97,15 +97,15 @@ class CohortTrainer:
         return ReplyBlock.join([block for _, block in good]), [place for stack, _ in good for place in stack.places]
 
     def give_back(self, context: Context) -> None:
-        """Move a node's memory to its context, where the ClientApp expects it."""
+        """Move a node's memory to its context, for the ClientApp."""
         if self._memories is not None:
             self._memories.give_back(context)
 
     def _meet(self, node: int, context: Context, work: Work) -> _Known:
-        """Look at a client for the first time. If its data cannot be read, it trains alone, and replies with the error."""
+        """Look at a client for the first time. A client whose data cannot be read trains alone, to report it."""
         run, config = work.run, context.node_config
         partition = int(config["partition-id"]), int(config["num-partitions"])
-        site = attempt(run.algorithm.sites.hold, run, work.context, partition, work.request.scaling)
+        site = attempt(site_of, work.context, run, work.request.scaling, partition)
         if not isinstance(site, Site):
             return _Known(work.client.site, None)
         client = _client_of(work, site)

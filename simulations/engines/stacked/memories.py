@@ -1,6 +1,6 @@
 """The memories of simulated clients as blocks, so a round of many clients reads and writes them together.
 
-A client's memory is either here or in the state of its node's context, where the guard of memories expects it.
+A client's memory is either here or in the state of its node's context, from which the guard of memories reads it.
 """
 
 from __future__ import annotations
@@ -72,7 +72,7 @@ class Memories:
         return self.kind(**fields)
 
     def keep(self, rows: IntArray, memory: Payload, server_round: int, sound: NDArray[np.bool_]) -> None:
-        """Store the clients' new memories, except those that are not finite and those of clients with such a model.
+        """Store the clients' new memories, except if the memory or the client's model is not finite.
 
         Args:
             rows: The (C,) rows of the clients.
