@@ -11,9 +11,10 @@ from dataclasses import dataclass
 from typing import overload
 
 import numpy as np
-from flwr.app import Message, RecordDict
+from flwr.app import ConfigRecord, Message, RecordDict
 
 from payloads.flower_internals import readdress
+from payloads.handshake import SiteReport
 from payloads.record import BoolArray, FloatArray, IntArray, Payload, specs_of
 from payloads.wire import NUM_EXAMPLES, ROUND, STATE_ROUND, content, model_record, ready_to_send
 
@@ -182,6 +183,32 @@ def _are_finite(block: FloatArray) -> BoolArray:
     """Return whether all values of each row are finite, (C,)."""
     finite: BoolArray = np.all(np.isfinite(block).reshape(len(block), -1), axis=1)
     return finite
+
+
+class Introductions(_Messages):
+    """The answers to the handshake of nodes that differ only in their data.
+
+    Args:
+        cohort: The messages.
+        reports: The report of each node, in the order of the messages.
+        facts: The device and the library versions, which are the same for all nodes.
+        reply: A function that makes a reply from its content and the message that it answers.
+    """
+
+    def __init__(
+        self,
+        cohort: Cohort,
+        reports: Sequence[SiteReport],
+        facts: Mapping[str, str],
+        reply: Callable[[RecordDict, Message], Message],
+    ) -> None:
+        super().__init__(len(cohort))
+        self.cohort, self.reports, self.facts, self._reply = cohort, reports, facts, reply
+
+    def make(self, place: int) -> Message:
+        """Make the answer of a node."""
+        records = content(config=ConfigRecord(dict(self.facts)), payload=self.reports[place].to_record())
+        return self._reply(records, self.cohort[place])
 
 
 class CohortReplies(_Messages):

@@ -116,6 +116,8 @@ class Site:
         arrays = samples.features, samples.labels
         offsets, numeric = samples.offsets, samples.numeric
         site = cls.from_arrays(partition_id, *arrays, dtype=dtype, device=device, offsets=offsets, numeric=numeric)
+        if samples.periods is None and samples.findings is None:
+            return site
         return replace(site, periods=samples.periods, findings=samples.findings)
 
     def __len__(self) -> int:

@@ -133,7 +133,7 @@ def federated_data(spec: DataSpec, num_clients: int) -> FederatedData:
         return _federated_data(spec, num_clients)
 
 
-@lru_cache(maxsize=65536)
+@lru_cache(maxsize=2**18)
 def _site(spec: DataSpec, num_clients: int, partition_id: int, dtype: torch.dtype, device: torch.device) -> Site:
     samples = _federated_data(spec, num_clients).client(partition_id)
     return Site.of_samples(partition_id, samples, dtype, device)

@@ -377,11 +377,14 @@ class Samples:
 
     def select(self, rows: slice | NDArray[np.int64]) -> "Samples":
         """Return some samples without their sites. Consecutive samples, of a slice, are not copied."""
-        offsets = None if self.offsets is None else self.offsets[rows]
-        periods = None if self.periods is None else self.periods[rows]
-        findings = None if self.findings is None else self.findings[rows]
-        samples = Samples(self.features[rows], self.labels[rows], offsets=offsets, numeric=self.numeric)
-        return replace(samples, periods=periods, findings=findings)
+        chosen = Samples.__new__(Samples)  # without the checks, which these samples have passed
+        parts = ("features", "labels", "offsets", "periods", "findings")
+        values = {name: None if (value := getattr(self, name)) is None else value[rows] for name in parts}
+        for name in ("features", "labels", "offsets"):
+            if isinstance(value := values[name], np.ndarray):
+                value.setflags(write=False)
+        vars(chosen).update(values, sites=None, subgroups=None, numeric=self.numeric)
+        return chosen
 
 
 @overload

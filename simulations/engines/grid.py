@@ -15,7 +15,7 @@ from typing import Any, ClassVar
 from flwr.app import Context, Error, Message, RecordDict
 from flwr.serverapp import Grid, ServerApp
 
-from payloads.cohort import Cohort, CohortReplies
+from payloads.cohort import Cohort, CohortReplies, Introductions
 from payloads.flower_internals import identity
 from simulations.engines.flower_internals import Run, set_message_id
 
@@ -43,7 +43,7 @@ class AnsweringGrid(Grid):
     def answer(self, messages: list[Message]) -> list[Message]:
         """Return the reply to each message, with an id. If a client fails, its reply contains the error."""
 
-    def answer_cohort(self, cohort: Cohort) -> CohortReplies | None:
+    def answer_cohort(self, cohort: Cohort) -> CohortReplies | Introductions | None:
         """Return the replies to unread messages as blocks. None: the grid answers each message."""
         return None
 

@@ -10,9 +10,9 @@ from __future__ import annotations
 import secrets
 from collections.abc import Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from typing import Protocol
+from typing import Any, Protocol
 
-from flwr.app import Context, Message, RecordDict
+from flwr.app import Context, Message, MessageType, RecordDict
 from flwr.clientapp import ClientApp
 from flwr.serverapp import ServerApp
 
@@ -20,8 +20,9 @@ from apps.sites.shared_disk import share_disk
 from apps.sites.staying import look_up
 from apps.sites.withheld import VERBOSE
 from clients.progress import allow_bars
-from payloads.cohort import Cohort, CohortReplies, ReplyBlock
+from payloads.cohort import Cohort, CohortReplies, Introductions, ReplyBlock
 from payloads.flower_internals import make_twin
+from payloads.handshake import SiteReport
 from simulations.engines.flower_internals import ErrorCode, make_reply, own_message, own_records
 from simulations.engines.grid import FIRST_NODE_ID, AnsweringGrid, add_id, error_reply, run_on, task_identity
 
@@ -40,6 +41,15 @@ class Together(Protocol):
 
         Returns:
             For each message: a reply, an exception, or None, with which the function leaves it to the ClientApp.
+        """
+
+    def introduce(
+        self, cohort: Cohort, contexts: Mapping[int, Context]
+    ) -> tuple[list[SiteReport], dict[str, Any]] | None:
+        """Answer the handshake; see `answer_cohort`.
+
+        Returns:
+            The report of each node, and the facts about all. None: no replies.
         """
 
     def answer_cohort(self, cohort: Cohort, contexts: Mapping[int, Context]) -> tuple[ReplyBlock, list[int]] | None:
@@ -127,18 +137,27 @@ class InProcessGrid(AnsweringGrid):
         if self._pool is not None:
             self._pool.shutdown()
 
-    def answer_cohort(self, cohort: Cohort) -> CohortReplies | None:
+    def answer_cohort(self, cohort: Cohort) -> CohortReplies | Introductions | None:
         """Answer messages with a common content as a block, as far as the grid's ``together`` can."""
         known = self._alike and len(set(cohort.nodes)) == len(cohort) and self._contexts.keys() >= set(cohort.nodes)
         if self._together is None or not known:
             return None
+
+        def reply(content: RecordDict, message: Message) -> Message:
+            return add_id(make_reply(content, message))
+
+        if cohort.kind == MessageType.QUERY:
+            if (introduced := self._together.introduce(cohort, self._contexts)) is None:
+                return None
+            self.accept(cohort)
+            return Introductions(cohort, *introduced, reply)
         if (answered := self._together.answer_cohort(cohort, self._contexts)) is None:
             return None
         self.accept(cohort)
         block, rows = answered
         rest = sorted(set(range(len(cohort))).difference(rows))
         apart = dict(zip(rest, self.answer([cohort[place] for place in rest]), strict=True))
-        return CohortReplies(cohort, block, rows, apart, lambda content, message: add_id(make_reply(content, message)))
+        return CohortReplies(cohort, block, rows, apart, reply)
 
     def answer(self, messages: list[Message]) -> list[Message]:
         """Run each message's ClientApp."""

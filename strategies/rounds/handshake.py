@@ -18,6 +18,7 @@ from flwr.serverapp import Grid
 from numpy.typing import NDArray
 
 from methods.server import count_share, draw_clients
+from payloads.cohort import Cohort, Introductions
 from payloads.handshake import SiteReport
 from payloads.plain import kind_of
 from payloads.record import PayloadError
@@ -143,9 +144,15 @@ def collect_reports(
         if new := sorted(set(grid.get_node_ids()) - set(reports)):
             paths = ConfigRecord(dict(local)) if local else None
             question = content(config=ConfigRecord({ROUND: 0}), local=paths)
-            messages = [Message(question, dst_node_id=node, message_type=MessageType.QUERY) for node in new]
-            replies = list(grid.send_and_receive(messages, timeout=max(deadline - time.monotonic(), 1.0)))
-            receivers = {message.metadata.message_id: message.metadata.dst_node_id for message in messages}
+            messages = Cohort(question, new, MessageType.QUERY)
+            replies = grid.send_and_receive(messages, timeout=max(deadline - time.monotonic(), 1.0))
+            if isinstance(replies, Introductions):
+                reports |= {node: _check(report, counted) for node, report in zip(new, replies.reports, strict=True)}
+                facts.append(dict(replies.facts))
+                bytes_up += sum(value.nbytes for report in replies.reports for value in report.arrays().values())
+                replies = []
+            replies = list(replies)
+            receivers = {message.metadata.message_id: message.metadata.dst_node_id for message in messages if replies}
             for reply in replies:
                 node = reply.metadata.src_node_id
                 if reply.has_error():  # the SuperLink may have answered for the site
@@ -192,12 +199,24 @@ def _read_report(reply: Message, counted: bool) -> SiteReport:
     if report is None:
         raise StrategyError("handshake: a site answered without a report; is its ClientApp Florilegium's?")
     try:
-        site = SiteReport.from_record(report).check_numbers()
-        if counted and site.class_counts is None:
-            raise PayloadError("SiteReport.class_counts: missing")
-        return site
+        return _check(SiteReport.from_record(report), counted)
     except PayloadError as error:
-        raise StrategyError(f"handshake: a site's report is malformed: {error}") from None
+        raise _refuse_report(error) from None
+
+
+def _check(report: SiteReport, counted: bool) -> SiteReport:
+    """Return a site's report, if its numbers are possible."""
+    try:
+        report.check_numbers()
+        if counted and report.class_counts is None:
+            raise PayloadError("SiteReport.class_counts: missing")
+        return report
+    except PayloadError as error:
+        raise _refuse_report(error) from None
+
+
+def _refuse_report(error: PayloadError) -> StrategyError:
+    return StrategyError(f"handshake: a site's report is malformed: {error}")
 
 
 def _warn_of_mixtures(facts: list[dict[str, object]]) -> None:

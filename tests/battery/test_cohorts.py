@@ -18,9 +18,10 @@ from apps.registry import ALGORITHMS
 from apps.server_app import app as server_app
 from apps.sites import rows
 from apps.sites.resources import federated_data, new_model
+from apps.sites.rows import RowSites
 from methods.composite import CorrectionState
 from methods.scaffold import ControlChange
-from payloads.cohort import Cohort, CohortReplies, ReplyBlock
+from payloads.cohort import Cohort, CohortReplies, Introductions, ReplyBlock
 from payloads.wire import model_record
 from simulations.engines.grid import error_reply, task_identity
 from simulations.engines.in_process import InProcessGrid
@@ -28,8 +29,11 @@ from simulations.engines.stacked import cohorts
 from simulations.engines.stacked.memories import Memories
 from simulations.engines.stacked.messages import make_stacker
 from strategies.base import PayloadStrategy
-from tests.battery.federation import SAMPLING, Run, federate, flat_config, save_npz, serve
+from strategies.rounds.errors import StrategyError
+from strategies.rounds.handshake import collect_reports
+from tests.battery.federation import SAMPLING, Run, Wiretap, federate, flat_config, save_npz, serve
 from tests.battery.test_trajectories import CASES, COMMON
+from tests.refusals import refuses
 
 CLIENTS = 7
 STACKED = [case for case in CASES if ALGORITHMS[case.split(",")[0]].strategy.shares_model]
@@ -40,9 +44,9 @@ class Counter(InProcessGrid):
 
     rows = 0
 
-    def answer_cohort(self, cohort: Cohort) -> CohortReplies | None:
+    def answer_cohort(self, cohort: Cohort) -> CohortReplies | Introductions | None:
         replies = super().answer_cohort(cohort)
-        self.rows += 0 if replies is None else len(replies.rows)
+        self.rows += len(replies.rows) if isinstance(replies, CohortReplies) else 0
         return replies
 
 
@@ -126,6 +130,25 @@ def test_one_client_s_fault_is_its_own(tmp_path: Path, monkeypatch: pytest.Monke
 
     monkeypatch.setattr(cohorts, "fit_block", fail)
     assert both_ways(tmp_path / "failing", config) == 0
+
+
+@pytest.mark.parametrize("grid", [InProcessGrid, Wiretap])
+def test_a_site_that_cannot_join_is_named(grid: type[InProcessGrid], monkeypatch: pytest.MonkeyPatch) -> None:
+    report = RowSites.report
+
+    def refuse(self: RowSites, config: Any, context: Context, partition: tuple[int, int]) -> Any:
+        if partition[0] == 2:
+            raise ValueError("this site has no data")
+        return report(self, config, context, partition)
+
+    flat: dict[str, Scalar] = {"strategy": "local-sgd", "dataset": "breast-cancer"}
+    with task_identity():
+        joined = collect_reports(grid(client_app, 3, flat, together=make_stacker(3, flat)), 9.0)
+        assert joined.class_counts.tolist() == [[95, 57], [95, 57], [96, 56]]
+        assert joined.bytes_up == 3 * 4 * 8  # the identity and the class counts, two integers each
+        monkeypatch.setattr(RowSites, "report", refuse)
+        with refuses(StrategyError, "a site failed, partition 2: node 1002: this site has no data"):
+            collect_reports(grid(client_app, 3, flat, together=make_stacker(3, flat)), 9.0)
 
 
 FAULTS = {

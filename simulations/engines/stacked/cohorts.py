@@ -6,6 +6,7 @@ other clients train on separate messages, as in `simulations.engines.stacked.mes
 
 from __future__ import annotations
 
+import gc
 from collections.abc import Callable, Hashable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -13,14 +14,18 @@ from typing import Any
 import numpy as np
 from flwr.app import Context
 
-from apps.client_app import take_part
+from apps.client_app import introduce, take_part
+from apps.guards import chain
 from apps.guards.chain import resume, surround
-from apps.guards.work import Work, site_of
+from apps.guards.work import Work, report_of, site_of
 from apps.run_config.algorithm import Sites
+from apps.sites.rows import RowSites, reads_own
 from apps.sites.state_store import StateStore
 from clients.base import MethodClient
 from methods.method import as_array
 from payloads.cohort import Cohort, ReplyBlock
+from payloads.flower_internals import make_twin
+from payloads.handshake import SiteReport
 from payloads.record import IntArray, Payload
 from payloads.wire import ROUND, STATE_SINCE
 from problems.site import Site
@@ -30,6 +35,8 @@ from simulations.engines.stacked.memories import Memories
 # (a site's properties that must be equal in a stack, the number of such sites) -> the numbers of clients in each stack.
 # None: unknown, so the clients must train on separate messages
 Sizes = Callable[[Hashable, int], Sequence[int] | None]
+# a number of new clients
+MANY = 1000
 # runs a function for each stack, perhaps at the same time
 Run = Callable[[Callable[["_Stack"], Any], Sequence["_Stack"]], Sequence[Any]]
 
@@ -86,7 +93,10 @@ class CohortTrainer:
         work = attempt(_open, cohort, contexts)
         if isinstance(work, Exception) or not _is_common(work):
             return None
+        before = len(self._known)
         known = [self._known.get(node) or self._meet(node, contexts[node], work) for node in cohort.nodes]
+        if len(self._known) > before + MANY:
+            gc.freeze()  # saves time: full garbage collections would visit all clients
         stacks = self._group(cohort, contexts, work, known, sizes)
         if stacks is None:
             return None
@@ -108,7 +118,9 @@ class CohortTrainer:
         site = attempt(site_of, work.context, run, work.request.scaling, partition)
         if not isinstance(site, Site):
             return _Known(work.client.site, None)
-        client = _client_of(work, site)
+        client = make_twin(work.client)  # faster than a new client
+        client.site = site
+        assert isinstance(client, MethodClient)
         stacking = stacking_of(client)
         kind = None
         if stacking is not None:
@@ -161,6 +173,24 @@ class CohortTrainer:
         if new is not None and memories is not None and rows is not None:
             memories.keep(rows, new, server_round, np.isfinite(points).all(axis=1))
         return ReplyBlock(server_round, points, up, [len(site) for site in stack.sites], started)
+
+
+def introduce_all(cohort: Cohort, contexts: Mapping[int, Context]) -> tuple[list[SiteReport], dict[str, Any]] | None:
+    """Return the answers of nodes to the handshake: their reports, and the facts that are the same for all.
+
+    Returns:
+        None: each node must answer its message, since the first node cannot, or since sites read their own files.
+    """
+    try:
+        work = Work.of(cohort[0], contexts[cohort.nodes[0]])
+        if reads_own(work.run) or not isinstance(work.run.algorithm.sites, RowSites):
+            return None
+        first = chain.run(work, introduce)
+        reports = [report_of(contexts[node], work.run) for node in cohort.nodes]
+    except Exception:  # the ClientApp reports the error
+        return None
+    assert first.config is not None
+    return reports, first.config
 
 
 def _open(cohort: Cohort, contexts: Mapping[int, Context]) -> Work:

@@ -37,7 +37,7 @@ class Gatherer:
         length = max(GATHERED // max(a_batch, 1), 1) * size
         for start in range(0, rows.shape[1], length):
             part = rows[:, start : start + length]
-            yield from (self._from_all if pool.is_small(part) else self._from_each)(pool, part, size)
+            yield from (self._from_all if pool.is_small(rows) else self._from_each)(pool, part, size)
 
     def labels(self, sites: Sequence[Site], rows: Indices) -> Tensor:
         """Return the outcomes (C, n) of rows (C, n): labels, or codes of times."""

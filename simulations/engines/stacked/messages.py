@@ -24,13 +24,14 @@ from apps.guards.work import Request, Work, run_config
 from apps.sites import resources
 from clients.base import Fitted, MethodClient
 from payloads.cohort import Cohort, ReplyBlock
+from payloads.handshake import SiteReport
 from payloads.wire import CONFIG, PHASE, need
 from problems.augmentation import NONE
 from problems.image_tensor import ImageTensor
 from simulations.arguments import AUTO, Stack, wrong_stack
 from simulations.engines.flower_internals import make_reply
 from simulations.engines.stacked.carries import NotAlikeError
-from simulations.engines.stacked.cohorts import CohortTrainer
+from simulations.engines.stacked.cohorts import CohortTrainer, introduce_all
 from simulations.engines.stacked.fitting import attempt, fit_together, stacking_of
 from simulations.engines.stacked.stacking import Stacking
 
@@ -79,6 +80,12 @@ class Stacker:
         self._chosen: dict[Hashable, int] = {}
         self._pool: ThreadPoolExecutor | None = None
         self._trainer = CohortTrainer()
+
+    def introduce(
+        self, cohort: Cohort, contexts: Mapping[int, Context]
+    ) -> tuple[list[SiteReport], dict[str, Any]] | None:
+        """Answer the handshake for all nodes; see `in_process.Together`."""
+        return introduce_all(cohort, contexts)
 
     def answer_cohort(self, cohort: Cohort, contexts: Mapping[int, Context]) -> tuple[ReplyBlock, list[int]] | None:
         """Train the clients of a cohort as blocks; see `in_process.Together`."""
