@@ -22,6 +22,7 @@ from simulations.engines.grid import task_identity
 from simulations.engines.stacked import gathering
 from simulations.engines.stacked.carries import Apart, NotAlikeError, join, split
 from simulations.engines.stacked.networks import StackedNetwork
+from simulations.engines.stacked.picked import PickedRows
 from simulations.engines.stacked.samples import StackedPenalty
 from simulations.engines.stacked.streams import draw_rows, shuffle
 
@@ -101,6 +102,22 @@ def test_scores_and_gradients_are_each_client_s(name: str) -> None:
     moved = weights + 0.3 * pull(slopes)
     stacked.forward(weights, features)[1](slopes, into=weights, alpha=0.3)  # into the weights themselves
     torch.testing.assert_close(weights, moved)
+
+
+@pytest.mark.parametrize(("dtype", "error"), [(torch.float64, 1e-12), (torch.float32, 1e-5)])
+@pytest.mark.parametrize("name", ["linear", "linear-no-intercept"])
+def test_rows_that_are_not_copied_give_the_same_gradients(name: str, dtype: torch.dtype, error: float) -> None:
+    model, _, weights, features = networks(name)
+    assert model.dense is not None
+    weights, table = weights.to(dtype), features.flatten(0, 1).to(dtype)
+    rows = np.random.default_rng(0).integers(0, len(table), (CLIENTS, 7))
+    found, expected = [], []
+    for batch, results in ((PickedRows(table, rows), found), (table[torch.from_numpy(rows)], expected)):
+        stacked = StackedNetwork(model.dense, weights)
+        scores, pull = stacked.forward(weights, batch)
+        results += [scores, pull(scores.cos()).clone(), pull(scores.cos(), into=weights.clone(), alpha=-0.3)]
+    for own, other in zip(found, expected, strict=True):
+        torch.testing.assert_close(own, other, rtol=error, atol=error)
 
 
 @DENSE

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator, Sequence
 from functools import cached_property
+from typing import Any
 
 import numpy as np
 import torch
@@ -12,6 +13,7 @@ from torch import Tensor
 
 from problems.sampling import Indices, on_device
 from problems.site import Site
+from simulations.engines.stacked.picked import PickedRows
 
 # maximum bytes of features in one copy
 GATHERED = 2**25
@@ -48,9 +50,22 @@ class Gatherer:
         pairs = zip(sites, on_device(rows, device), strict=True)
         return torch.stack([torch.index_select(site.outcomes, 0, drawn) for site, drawn in pairs])
 
-    def batches(self, sites: Sequence[Site], rows: Indices, size: int) -> Iterator[tuple[Tensor, Tensor]]:
-        """Yield the features (C, size, *shape) of consecutive batches, as in `features`, and their labels (C, size)."""
-        labels = torch.split(self.labels(sites, rows), size, 1)
+    def batches(
+        self, sites: Sequence[Site], rows: Indices, size: int, *, picked: bool = False
+    ) -> Iterator[tuple[Any, Tensor]]:
+        """Yield the features (C, size, *shape) of consecutive batches, as in `features`, and their labels (C, size).
+
+        Args:
+            sites: See `features`.
+            rows: See `features`.
+            size: See `features`.
+            picked: Whether the features are `PickedRows` if possible, for linear models.
+        """
+        labels, pool = torch.split(self.labels(sites, rows), size, 1), self._pool_of(sites)
+        features = sites[0].features
+        if picked and features.ndim == 2 and features.device.type == "cpu" and pool.is_small(rows):
+            parts = pool.by_batch(rows, size)
+            return zip((PickedRows(pool.features, part) for part in parts), labels, strict=True)
         return zip(self.features(sites, rows, size), labels, strict=True)
 
     def _pool_of(self, sites: Sequence[Site]) -> _Pool:
@@ -62,9 +77,7 @@ class Gatherer:
     def _from_all(self, pool: _Pool, rows: Indices, size: int) -> Iterator[Tensor]:
         """Copy one batch of all sites after another, so a local step finds its batch in the processor's cache."""
         like, count = pool.features, len(rows)
-        by_batch = np.add(rows.reshape(count, -1, size).swapaxes(0, 1), pool.starts, order="C").reshape(
-            -1, count * size
-        )
+        by_batch = pool.by_batch(rows, size).reshape(-1, count * size)
         block = self._take((count, size, *like.shape[1:]), like)
         for indices in on_device(by_batch, like.device):
             torch.index_select(like, 0, indices, out=block.flatten(0, 1))
@@ -101,6 +114,11 @@ class _Pool:
         """Return whether at least as many rows (C, n) are drawn from each site as it has, so concatenation is cheap."""
         drawn: int = rows.shape[1]
         return self._max_rows <= drawn
+
+    def by_batch(self, rows: Indices, size: int) -> Indices:
+        """Return rows (C, K size) of each site as rows (K, C, size) of the concatenation."""
+        ordered: Indices = np.add(rows.reshape(len(rows), -1, size).swapaxes(0, 1), self.starts, order="C")
+        return ordered
 
     @cached_property
     def features(self) -> Tensor:

@@ -38,18 +38,19 @@ class SampleStacking(Stacking):
         return together
 
     def batches(self, tasks: Tasks, downs: object, draw: object) -> Iterator[Batch]:
-        """Yield features (C, b, *shape) and labels (C, b)."""
+        """Yield features, (C, b, *shape) or `PickedRows`, and labels (C, b)."""
         return self.draw(tasks[0], [task.site for task in tasks], None, draw)
 
     def draw(self, task: Task[Any, Any], sites: Sequence[Site], down: object, draw: object) -> Iterator[Batch]:
-        """Yield features (C, b, *shape) and labels (C, b)."""
+        """Yield features, (C, b, *shape) or `PickedRows`, and labels (C, b)."""
         training, size = task.training, batch_size(sites[0], task.training)
         if size == len(sites[0]):
             whole = torch.stack([site.features for site in sites]), torch.stack([site.outcomes for site in sites])
             yield from [whole] * len(task.iterations)
             return
         samplers = [site.sampler(site.everyone, size, training.seed, Purpose.SAMPLES) for site in sites]
-        yield from self.gatherers[0].batches(sites, draw_rows(samplers, task.iterations), size)
+        linear = len(task.f.model.dense.shapes) == 1
+        yield from self.gatherers[0].batches(sites, draw_rows(samplers, task.iterations), size, picked=linear)
 
 
 class StackedPenalty:
