@@ -31,7 +31,7 @@ from apps.run_directory.survival import save_survival
 from apps.sites import resources
 from apps.sites.rows import reads_own
 from apps.sites.state_store import CHECKPOINT_ROUND, STATE_DIR
-from payloads.cohort import Cohort
+from payloads.broadcast import Broadcast
 from payloads.flower_internals import DEPLOYMENT_GRID, PULL_INTERVAL, SIMULATION_GRID
 from payloads.record import FloatArray
 from payloads.wire import RUN_TOKEN, model_arrays, model_record
@@ -204,7 +204,7 @@ class Training:
         begun = time.perf_counter()
         self.measurement.server_round = server_round
         messages = self.strategy.configure_train(server_round, record, ConfigRecord(), self.grid)
-        messages = messages if isinstance(messages, Cohort) else list(messages)
+        messages = messages if isinstance(messages, Broadcast) else list(messages)
         sent = time.perf_counter()
         replies = self.strategy.deliver(self.grid, messages)
         exchange = time.perf_counter() - sent

@@ -25,7 +25,7 @@ from flwr.serverapp import Grid, ServerApp
 from apps.client_app import app as client_app
 from apps.config import Scalar, parse_run_config
 from apps.server_app import app as server_app
-from payloads.cohort import Cohort
+from payloads.broadcast import Broadcast
 from payloads.wire import CONFIG, PHASE
 from problems.data import DataSpec, load
 from problems.data.formats.images import FASHION_FILES, fashion_mnist
@@ -157,7 +157,7 @@ def alternate(
         send = grid.send_and_receive
 
         def alternating(messages: Any, *, timeout: float | None = None) -> Iterable[Message]:
-            if not isinstance(messages, Cohort):
+            if not isinstance(messages, Broadcast):
                 return list(send(messages, timeout=timeout))
             if messages.kind != TRAIN_MESSAGE or PHASE in messages.content.config_records[CONFIG]:
                 return send(messages, timeout=timeout)

@@ -5,7 +5,7 @@ process only reads its data. A client may cost twice its rows while they are rea
 set's memory), and at most 8 KiB of bookkeeping.
 
 A second part measures the seconds of a round and the peak memory with 500 clients a round out of 10,000 and of 100,000,
-one by one and stacked.
+and with 10,000 out of 100,000, one by one and stacked.
 
     python benchmarks/memory.py [--smoke] [--no-check]
 """
@@ -28,9 +28,9 @@ BOOKKEEPING = 8 * 1024
 COPIES = 2
 ROWS, FEATURES = 20, 50
 COHORT, ROUNDS = 10, 5
-# of large federations: clients a round, and for each number of clients the most seconds and GiB of a stacked run
-SAMPLED, SAMPLED_ROUNDS = 500, 8
-LARGE = {10_000: (0.15, 1.0), 100_000: (0.3, 2.5)}
+# of large federations: (clients, clients a round) -> the most seconds and GiB of a stacked run
+SAMPLED_ROUNDS = 8
+LARGE = {(10_000, 500): (0.15, 1.0), (100_000, 500): (0.3, 2.5), (100_000, 10_000): (1.0, 2.5)}
 
 
 def flat_config(path: str, clients: int) -> dict[str, Scalar]:
@@ -80,20 +80,20 @@ def run(flat: dict[str, Scalar], clients: int, stack: int = 1) -> float:
 
 def measure_large(smoke: bool) -> list[str]:
     """Print the seconds and memory of large federations, and return the exceeded limits."""
-    rows, failures, cohort = [], [], 50 if smoke else SAMPLED
-    for clients, limits in LARGE.items():
-        clients = clients // 50 if smoke else clients
+    rows, failures = [], []
+    for (clients, cohort), limits in LARGE.items():
+        clients, cohort = (clients // 50, cohort // 50) if smoke else (clients, cohort)
         with data_file("", clients * ROWS, FEATURES) as path:
             for stack in (1, cohort):
                 seconds, gib = alone(sample, path, clients, cohort, stack)
-                rows.append([f"{clients:,}", f"{stack}", f"{seconds:.3f}", f"{gib:.2f}"])
+                rows.append([f"{clients:,}", f"{cohort:,}", f"{stack}", f"{seconds:.3f}", f"{gib:.2f}"])
         failures += [
-            f"{clients:,} clients, stacked: {got:.2f} {unit}, at most {limit} is wanted"
+            f"{cohort:,} of {clients:,} clients, stacked: {got:.2f} {unit}, at most {limit} is wanted"
             for got, limit, unit in zip((seconds, gib), limits, ("s a round", "GiB"), strict=True)
             if got > limit
         ]
-    print(f"{cohort} clients a round, a linear model, 5 steps")
-    table(["clients", "stacked", "seconds a round", "peak GiB"], rows)
+    print("a linear model, 5 steps")
+    table(["clients", "a round", "stacked", "seconds a round", "peak GiB"], rows)
     return failures
 
 

@@ -24,7 +24,7 @@ from harness import PIXELS, alternate, arguments, check, config, data_file, tabl
 from apps.config import Scalar, parse_run_config
 from apps.registry import ALGORITHMS
 from apps.sites import resources
-from payloads.cohort import Cohort
+from payloads.broadcast import Broadcast
 from simulations.engines.stacked.messages import Stacker
 
 # algorithms of any network
@@ -50,7 +50,7 @@ class Switch(Stacker):
     def __call__(self, messages: Sequence[Message], contexts: Sequence[Context | None]) -> Any:
         return super().__call__(messages, contexts) if self.on else [None] * len(messages)
 
-    def answer_cohort(self, cohort: Cohort, contexts: Mapping[int, Context]) -> Any:
+    def answer_cohort(self, cohort: Broadcast, contexts: Mapping[int, Context]) -> Any:
         return super().answer_cohort(cohort, contexts) if self.on else None
 
 

@@ -60,7 +60,7 @@ def step(carry: Carry, batch: Batch, eta: float, task: FedProxTask) -> Carry:
 
 
 FEDPROX = Method(
-    ClientHalf(sample_objective, sample_batches, start, step, finish, stacked=True),
+    ClientHalf(sample_objective, sample_batches, start, step, finish),
     settings=FedProxSettings,
     table="fedprox",
     losses=LOSSES,
@@ -71,5 +71,6 @@ FEDPROX = Method(
     plain_clients=True,
     taken=SampleGradients(),
     adjusts=True,
+    stacked=True,
     has_adam=True,
 )

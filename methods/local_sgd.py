@@ -32,7 +32,7 @@ def finish(carry: Any, task: Task[Any, Any]) -> tuple[Float[Tensor, "*stack d"],
 
 
 LOCAL_SGD = Method(
-    ClientHalf(sample_objective, sample_batches, start, step, finish, stacked=True),
+    ClientHalf(sample_objective, sample_batches, start, step, finish),
     losses=LOSSES,
     offsets=True,
     findings=True,
@@ -41,5 +41,6 @@ LOCAL_SGD = Method(
     plain_clients=True,
     taken=SampleGradients(),
     adjusts=True,
+    stacked=True,
     has_adam=True,
 )

@@ -140,8 +140,6 @@ class ClientHalf:
         start: (x, down, memory, task) -> carry.
         step: (carry, batch, eta, task) -> carry.
         finish: (carry, task) -> x, up, memory.
-        stacked: Whether `start` and `finish`, like `step`, also work on a stack of clients: on a block of points, with
-            records whose floats have a first axis of clients, and a task without a site.
     """
 
     objective: Callable[..., Any]
@@ -149,7 +147,6 @@ class ClientHalf:
     start: Callable[[Float[Tensor, "*stack d"], Any, Any, Any], Any]
     step: Callable[[Any, Any, float, Any], Any]
     finish: Callable[[Any, Any], tuple[Float[Tensor, "*stack d"], Any, Any]]
-    stacked: bool = False
 
 
 @dataclass(frozen=True)
@@ -242,6 +239,8 @@ class Method(Traits):
             clipping each sample's gradient does not make it private.
         adjusts: Whether a step's gradient may be clipped and have weight decay; see `methods.adjustment`.
         has_adam: Whether local steps may be Adam's; see `methods.adam`.
+        stacked: Whether `ClientHalf.start` and `ClientHalf.finish`, like `step`, also work on a stack of clients: on a
+            block of points, with records whose floats have a first axis of clients, and a task without a site.
         checks: The server's checks.
         choose: (method, settings, loss) -> the variant of the method for a run's settings and loss. None: there is a
             single variant.
@@ -255,6 +254,7 @@ class Method(Traits):
     taken: SampleGradients | None = None
     adjusts: bool = False
     has_adam: bool = False
+    stacked: bool = False
     checks: Checks = field(default_factory=Checks)
     choose: Callable[["Method", Any, str], "Method"] | None = None
 

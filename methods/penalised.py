@@ -170,11 +170,12 @@ def warn_of_steps(x: Float[np.ndarray, "d"], plan: PenalisedPlan) -> Exchanges[N
         getLogger("flwr").warning(text, step, 2 / smoothness, smoothness)
 
 
-make_client = partial(ClientHalf, PenalisedObjective, draw_batches, stacked=True)
+make_client = partial(ClientHalf, PenalisedObjective, draw_batches)
 make_server = partial(ServerHalf, prologue=warn_of_steps)
 make_method = partial(
     Method,
     settings=CompositeSettings,
+    stacked=True,
     phases={SMOOTHNESS: Phase(Smoothness, tell_smoothness)},
     table="composite",
     losses=(CROSS_ENTROPY, SQUARED_ERROR, SQUARED),

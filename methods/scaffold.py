@@ -154,7 +154,7 @@ def update(
 
 
 SCAFFOLD = Method(
-    ClientHalf(sample_objective, sample_batches, start, step, finish, stacked=True),
+    ClientHalf(sample_objective, sample_batches, start, step, finish),
     ServerHalf(tell=tell, update=update),
     Records(down=ControlVariate, up=ControlChange, memory=ControlVariate, state=ControlVariate),
     losses=LOSSES,
@@ -162,6 +162,7 @@ SCAFFOLD = Method(
     findings=True,
     taken=SampleGradients(),
     adjusts=True,
+    stacked=True,
     sends="control variates",
     # c is the mean of all c_i; docs/architecture.md explains the effect of a lost c_i
     joint_states=True,

@@ -15,7 +15,7 @@ from typing import Any, ClassVar
 from flwr.app import Context, Error, Message, RecordDict
 from flwr.serverapp import Grid, ServerApp
 
-from payloads.cohort import Cohort, CohortReplies, Introductions
+from payloads.broadcast import BlockReplies, Broadcast, Introductions
 from payloads.flower_internals import identity
 from simulations.engines.flower_internals import Run, set_message_id
 
@@ -43,7 +43,7 @@ class AnsweringGrid(Grid):
     def answer(self, messages: list[Message]) -> list[Message]:
         """Return the reply to each message, with an id. If a client fails, its reply contains the error."""
 
-    def answer_cohort(self, cohort: Cohort) -> CohortReplies | Introductions | None:
+    def answer_cohort(self, cohort: Broadcast) -> BlockReplies | Introductions | None:
         """Return the replies to unread messages as blocks. None: the grid answers each message."""
         return None
 
@@ -109,11 +109,11 @@ class AnsweringGrid(Grid):
             more: Further options of later versions of Flower. No effect.
         """
         replies = None
-        if isinstance(messages, Cohort) and not messages.is_read and messages.stamp is None:
+        if isinstance(messages, Broadcast) and not messages.is_read and messages.stamp is None:
             replies = self.answer_cohort(messages)
         return self.pull_messages(self.push_messages(messages)) if replies is None else replies
 
-    def accept(self, cohort: Cohort) -> None:
+    def accept(self, cohort: Broadcast) -> None:
         """Mark all messages of a cohort as sent, under new ids."""
         begin = self._pushed
         self._pushed += len(cohort)

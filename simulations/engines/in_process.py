@@ -20,7 +20,7 @@ from apps.sites.shared_disk import share_disk
 from apps.sites.staying import look_up
 from apps.sites.withheld import VERBOSE
 from clients.progress import allow_bars
-from payloads.cohort import Cohort, CohortReplies, Introductions, ReplyBlock
+from payloads.broadcast import BlockReplies, Broadcast, Introductions, ReplyBlock
 from payloads.flower_internals import make_twin
 from payloads.handshake import SiteReport
 from simulations.engines.flower_internals import ErrorCode, make_reply, own_message, own_records
@@ -44,7 +44,7 @@ class Together(Protocol):
         """
 
     def introduce(
-        self, cohort: Cohort, contexts: Mapping[int, Context]
+        self, cohort: Broadcast, contexts: Mapping[int, Context]
     ) -> tuple[list[SiteReport], dict[str, Any]] | None:
         """Answer the handshake; see `answer_cohort`.
 
@@ -52,7 +52,7 @@ class Together(Protocol):
             The report of each node, and the facts about all. None: no replies.
         """
 
-    def answer_cohort(self, cohort: Cohort, contexts: Mapping[int, Context]) -> tuple[ReplyBlock, list[int]] | None:
+    def answer_cohort(self, cohort: Broadcast, contexts: Mapping[int, Context]) -> tuple[ReplyBlock, list[int]] | None:
         """Answer messages with a common content as a block.
 
         Args:
@@ -137,7 +137,7 @@ class InProcessGrid(AnsweringGrid):
         if self._pool is not None:
             self._pool.shutdown()
 
-    def answer_cohort(self, cohort: Cohort) -> CohortReplies | Introductions | None:
+    def answer_cohort(self, cohort: Broadcast) -> BlockReplies | Introductions | None:
         """Answer messages with a common content as a block, as far as the grid's ``together`` can."""
         known = self._alike and len(set(cohort.nodes)) == len(cohort) and self._contexts.keys() >= set(cohort.nodes)
         if self._together is None or not known:
@@ -157,7 +157,7 @@ class InProcessGrid(AnsweringGrid):
         block, rows = answered
         rest = sorted(set(range(len(cohort))).difference(rows))
         apart = dict(zip(rest, self.answer([cohort[place] for place in rest]), strict=True))
-        return CohortReplies(cohort, block, rows, apart, reply)
+        return BlockReplies(cohort, block, rows, apart, reply)
 
     def answer(self, messages: list[Message]) -> list[Message]:
         """Run each message's ClientApp."""

@@ -16,7 +16,7 @@ from typing import Any, ClassVar
 from flwr.app import ArrayRecord, ConfigRecord, Message, MessageType, MetricRecord, RecordDict
 from flwr.common import log
 
-from payloads.cohort import Cohort, CohortReplies
+from payloads.broadcast import BlockReplies, Broadcast
 from payloads.flower_internals import values_of
 from payloads.held_out import BINS, EVALUATIONS, HELD_OUT_RECORDS, OF_GROUPS, SetCounts, held_counts
 from payloads.record import FloatArray, Payload, PayloadError
@@ -102,7 +102,7 @@ class Exchange:
     def write(self, clients: Sequence[int]) -> Sequence[Message]:
         """Return messages to further clients, and record them."""
         ids = self.roster.node_ids
-        cohort = Cohort(self.content, [ids[client] for client in clients], self.kind)
+        cohort = Broadcast(self.content, [ids[client] for client in clients], self.kind)
         self.sent.append((clients, cohort))
         if not self.phase:
             self.report.asked = list(dict.fromkeys([*self.report.asked, *clients]))
@@ -148,7 +148,7 @@ class Exchange:
 
     def sort(self, replies: Iterable[Message]) -> None:
         """Add each good reply to ``good_replies``, and the reason for each missing or bad reply to ``reasons``."""
-        if self.reads_blocks and isinstance(replies, CohortReplies):
+        if self.reads_blocks and isinstance(replies, BlockReplies):
             replies = self.sort_block(replies)
         replies = list(replies)
         receivers = self.receivers if replies else {}
@@ -170,7 +170,7 @@ class Exchange:
                 if client not in self.good_replies:
                     self.reasons.setdefault(client, NO_ANSWER)
 
-    def sort_block(self, replies: CohortReplies) -> list[Message]:
+    def sort_block(self, replies: BlockReplies) -> list[Message]:
         """Add the sound replies in a block to ``good_replies``, and return all other replies."""
         clients, cohort = self.sent[-1]
         block, rows = replies.block, replies.rows

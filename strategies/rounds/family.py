@@ -13,7 +13,7 @@ from flwr.app import ArrayRecord, Message
 from flwr.serverapp import Grid
 
 from methods.method import Traits
-from payloads.cohort import CohortReplies
+from payloads.broadcast import BlockReplies
 from payloads.record import FloatArray, Payload, not_finite
 from payloads.secure_sum import own_values
 from payloads.settings import PrivacySettings, Settings, TrainingSettings, kebab, refuse_other
@@ -164,7 +164,7 @@ class Family:
             The replies that arrived, including errors, in any order.
         """
         replies = grid.send_and_receive(messages, timeout=self.training.round_timeout)
-        return replies if isinstance(replies, CohortReplies) else list(replies)
+        return replies if isinstance(replies, BlockReplies) else list(replies)
 
     def limits(self, client: int) -> Mapping[str, int]:
         """Bound the size of a client's payload. Larger payloads are refused unread.

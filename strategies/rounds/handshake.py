@@ -18,7 +18,7 @@ from flwr.serverapp import Grid
 from numpy.typing import NDArray
 
 from methods.server import count_share, draw_clients
-from payloads.cohort import Cohort, Introductions
+from payloads.broadcast import Broadcast, Introductions
 from payloads.handshake import SiteReport
 from payloads.plain import kind_of
 from payloads.record import PayloadError
@@ -144,7 +144,7 @@ def collect_reports(
         if new := sorted(set(grid.get_node_ids()) - set(reports)):
             paths = ConfigRecord(dict(local)) if local else None
             question = content(config=ConfigRecord({ROUND: 0}), local=paths)
-            messages = Cohort(question, new, MessageType.QUERY)
+            messages = Broadcast(question, new, MessageType.QUERY)
             replies = grid.send_and_receive(messages, timeout=max(deadline - time.monotonic(), 1.0))
             if isinstance(replies, Introductions):
                 reports |= {node: _check(report, counted) for node, report in zip(new, replies.reports, strict=True)}

@@ -20,7 +20,7 @@ from apps.client_app import app as client_app
 from apps.config import Scalar
 from apps.registry import ALGORITHMS
 from apps.server_app import app as server_app
-from payloads.cohort import Cohort
+from payloads.broadcast import Broadcast
 from payloads.record import Payload
 from payloads.wire import ARRAYS, CONFIG, PAYLOAD, PHASE, ROUND, model_arrays
 from problems.objectives.classification import SOFTMAX
@@ -86,7 +86,7 @@ class Wiretap(InProcessGrid):
         self.exchanges: list[Exchange] = []
         self._asked: dict[str, Message] = {}
 
-    def answer_cohort(self, cohort: Cohort) -> None:
+    def answer_cohort(self, cohort: Broadcast) -> None:
         return None
 
     def push_messages(self, messages: Any) -> list[str]:

@@ -21,7 +21,7 @@ from apps.sites.resources import federated_data, new_model
 from apps.sites.rows import RowSites
 from methods.composite import CorrectionState
 from methods.scaffold import ControlChange
-from payloads.cohort import Cohort, CohortReplies, Introductions, ReplyBlock
+from payloads.broadcast import BlockReplies, Broadcast, Introductions, ReplyBlock
 from payloads.wire import model_record
 from simulations.engines.grid import error_reply, task_identity
 from simulations.engines.in_process import InProcessGrid
@@ -44,9 +44,9 @@ class Counter(InProcessGrid):
 
     rows = 0
 
-    def answer_cohort(self, cohort: Cohort) -> CohortReplies | Introductions | None:
+    def answer_cohort(self, cohort: Broadcast) -> BlockReplies | Introductions | None:
         replies = super().answer_cohort(cohort)
-        self.rows += len(replies.rows) if isinstance(replies, CohortReplies) else 0
+        self.rows += len(replies.rows) if isinstance(replies, BlockReplies) else 0
         return replies
 
 
@@ -85,7 +85,7 @@ def test_every_method_has_the_same_results_both_ways(case: str, fraction: float,
     if fraction < 1 and strategy not in SAMPLING:
         pytest.skip("this strategy needs all clients")
     found = both_ways(tmp_path, {**config, "fraction-train": fraction})
-    assert (found > 0) == ALGORITHMS[strategy].strategy.method.client.stacked
+    assert (found > 0) == ALGORITHMS[strategy].strategy.method.stacked
 
 
 @pytest.mark.parametrize(
@@ -192,7 +192,7 @@ def sort_replies(spoiled: Callable[[ReplyBlock], ReplyBlock], as_messages: bool)
     strategy: PayloadStrategy = config.algorithm.strategy(config.training, config.family)
     start = new_model(config, federated_data(config.data, 4).input_shape).arrays()
     cohort = strategy.configure_train(1, model_record(start), ConfigRecord(), grid)
-    assert isinstance(cohort, Cohort)
+    assert isinstance(cohort, Broadcast)
     grid.accept(cohort)
     points, change = np.random.default_rng(0).normal(size=(2, 3, len(start[0]))).astype(np.float32)
     block = ReplyBlock(1, points, ControlChange(change=change), [5, 6, 7], np.zeros(3, np.int64))
@@ -201,7 +201,7 @@ def sort_replies(spoiled: Callable[[ReplyBlock], ReplyBlock], as_messages: bool)
     def reply(content: RecordDict, message: Message) -> Message:
         return Message(content, reply_to=message)
 
-    replies = CohortReplies(cohort, spoiled(block), [0, 2, 3], apart, reply)
+    replies = BlockReplies(cohort, spoiled(block), [0, 2, 3], apart, reply)
     exchange = strategy.exchange
     assert exchange is not None
     exchange.sort(list(replies) if as_messages else replies)

@@ -23,7 +23,7 @@ from apps.sites.rows import RowSites, reads_own
 from apps.sites.state_store import StateStore
 from clients.base import MethodClient
 from methods.method import as_array
-from payloads.cohort import Cohort, ReplyBlock
+from payloads.broadcast import Broadcast, ReplyBlock
 from payloads.flower_internals import make_twin
 from payloads.handshake import SiteReport
 from payloads.record import IntArray, Payload
@@ -76,7 +76,7 @@ class CohortTrainer:
         self._memories: Memories | None = None
 
     def train(
-        self, cohort: Cohort, contexts: Mapping[int, Context], sizes: Sizes, run: Run
+        self, cohort: Broadcast, contexts: Mapping[int, Context], sizes: Sizes, run: Run
     ) -> tuple[ReplyBlock, list[int]] | None:
         """Train the clients of a cohort.
 
@@ -130,7 +130,7 @@ class CohortTrainer:
         return known
 
     def _group(
-        self, cohort: Cohort, contexts: Mapping[int, Context], work: Work, known: Sequence[_Known], sizes: Sizes
+        self, cohort: Broadcast, contexts: Mapping[int, Context], work: Work, known: Sequence[_Known], sizes: Sizes
     ) -> list[_Stack] | None:
         """Return the stacks of the clients that can train together. None: all clients must train on messages."""
         rows = started = None
@@ -175,7 +175,7 @@ class CohortTrainer:
         return ReplyBlock(server_round, points, up, [len(site) for site in stack.sites], started)
 
 
-def introduce_all(cohort: Cohort, contexts: Mapping[int, Context]) -> tuple[list[SiteReport], dict[str, Any]] | None:
+def introduce_all(cohort: Broadcast, contexts: Mapping[int, Context]) -> tuple[list[SiteReport], dict[str, Any]] | None:
     """Return the answers of nodes to the handshake: their reports, and the facts that are the same for all.
 
     Returns:
@@ -193,7 +193,7 @@ def introduce_all(cohort: Cohort, contexts: Mapping[int, Context]) -> tuple[list
     return reports, first.config
 
 
-def _open(cohort: Cohort, contexts: Mapping[int, Context]) -> Work:
+def _open(cohort: Broadcast, contexts: Mapping[int, Context]) -> Work:
     """Run the guards of the first client up to its training, and return its work.
 
     Raises:
@@ -210,7 +210,7 @@ def _is_common(work: Work) -> bool:
     """Return whether all clients of a run do the same work as the first client, apart from their data."""
     client, privacy, sites = work.client, work.run.privacy, type(work.run.algorithm.sites)
     own = any(getattr(sites, name) is not getattr(Sites, name) for name in ("audit", "begin", "end"))
-    if own or not isinstance(client, MethodClient) or not client.method.client.stacked or stacking_of(client) is None:
+    if own or not isinstance(client, MethodClient) or not client.method.stacked or stacking_of(client) is None:
         return False
     if privacy.secure_sum or privacy.epsilon or client.memory is not client.method.records.memory:
         return False

@@ -100,7 +100,7 @@ def fit_block(
 ) -> tuple[Tensor, Any, Any]:
     """Return the models (C, d), the payloads and the memories of all clients, computed together.
 
-    Only for methods whose `ClientHalf` is ``stacked``.
+    Only for methods that are ``stacked``.
 
     Args:
         client: One of the clients. It does not change, but its model does.

@@ -23,7 +23,7 @@ from apps.guards.guard import Steps
 from apps.guards.work import Request, Work, run_config
 from apps.sites import resources
 from clients.base import Fitted, MethodClient
-from payloads.cohort import Cohort, ReplyBlock
+from payloads.broadcast import Broadcast, ReplyBlock
 from payloads.handshake import SiteReport
 from payloads.wire import CONFIG, PHASE, need
 from problems.augmentation import NONE
@@ -82,12 +82,12 @@ class Stacker:
         self._trainer = CohortTrainer()
 
     def introduce(
-        self, cohort: Cohort, contexts: Mapping[int, Context]
+        self, cohort: Broadcast, contexts: Mapping[int, Context]
     ) -> tuple[list[SiteReport], dict[str, Any]] | None:
         """Answer the handshake for all nodes; see `in_process.Together`."""
         return introduce_all(cohort, contexts)
 
-    def answer_cohort(self, cohort: Cohort, contexts: Mapping[int, Context]) -> tuple[ReplyBlock, list[int]] | None:
+    def answer_cohort(self, cohort: Broadcast, contexts: Mapping[int, Context]) -> tuple[ReplyBlock, list[int]] | None:
         """Train the clients of a cohort as blocks; see `in_process.Together`."""
         if not self._stackable or not asks_for_steps(cohort[0], contexts[cohort.nodes[0]]):
             return None

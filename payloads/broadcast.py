@@ -1,7 +1,7 @@
 """Messages with a common content, and their replies as blocks of arrays with a first axis of clients.
 
-A strategy sends a `Cohort`. An engine that trains many clients in one computation answers with `CohortReplies`. For all
-other code both are sequences of Flower's messages: a message is made when somebody reads it.
+A strategy sends a `Broadcast`. An engine that trains many clients in one computation answers with `BlockReplies`. For
+all other code both are sequences of Flower's messages: a message is made when somebody reads it.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ class _Messages(Sequence[Message]):
         raise NotImplementedError
 
 
-class Cohort(_Messages):
+class Broadcast(_Messages):
     """The messages to several nodes, with a common content.
 
     Args:
@@ -57,9 +57,9 @@ class Cohort(_Messages):
         stamp: A function that gives a message the id under which it was sent; None before the cohort was sent unread.
 
     Example:
-        >>> cohort = Cohort(RecordDict(), [7, 8], "train")
-        >>> len(cohort), cohort.is_read, cohort[1].metadata.dst_node_id, cohort.is_read
-        (2, False, 8, True)
+        >>> cohort = Broadcast(RecordDict(), [7, 8], "train")
+        >>> len(cohort), cohort.is_read
+        (2, False)
     """
 
     def __init__(self, content: RecordDict, nodes: Sequence[int], kind: str) -> None:
@@ -197,7 +197,7 @@ class Introductions(_Messages):
 
     def __init__(
         self,
-        cohort: Cohort,
+        cohort: Broadcast,
         reports: Sequence[SiteReport],
         facts: Mapping[str, str],
         reply: Callable[[RecordDict, Message], Message],
@@ -211,7 +211,7 @@ class Introductions(_Messages):
         return self._reply(records, self.cohort[place])
 
 
-class CohortReplies(_Messages):
+class BlockReplies(_Messages):
     """The replies to a cohort.
 
     Args:
@@ -224,7 +224,7 @@ class CohortReplies(_Messages):
 
     def __init__(
         self,
-        cohort: Cohort,
+        cohort: Broadcast,
         block: ReplyBlock,
         rows: Sequence[int],
         apart: Mapping[int, Message],
