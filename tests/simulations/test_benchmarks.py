@@ -29,6 +29,7 @@ TABLES: dict[str, tuple[list[str], int]] = {
     "algorithms.py": (OF_ANY_NETWORK, 3),
     "stacked.py": ([f"{name}, {model}" for name in OF_ANY_NETWORK for model in ("linear", "mlp")], 4),
     "message.py": (["mlp", "linear"], 5),
+    "resident.py": (["imports", "answer", "ours"], 3),
     "fedsgda.py": (["mb", "storm"], 4),
     "defaults.py": (HORIZONTAL, 2),
     "evaluation.py": (["psm", "kl-opauc", "auprc"], 2),
