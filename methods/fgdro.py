@@ -34,7 +34,7 @@ from jaxtyping import Float, Float64
 from scipy.special import logsumexp
 from torch import Tensor
 
-from methods.method import ClientHalf, Method, Records, Task
+from methods.method import ClientHalf, Method, Records, Task, as_array, as_tensor
 from methods.samples import Batch, SampleObjective, sample_batches, sample_objective
 from methods.server import Plan, Replies, ServerHalf
 from payloads.record import BoolArray, FloatArray, Payload, array
@@ -115,14 +115,14 @@ def solve_cvar(levels: Float64[np.ndarray, "n"], shares: Float64[np.ndarray, "n"
 
 
 def start(
-    x: Float[Tensor, "d"],
+    x: Float[Tensor, "*stack d"],
     down: FGDRODual | None,
     memory: SiteLevel | None,
     task: FGDROTask,
-    weigh: Callable[..., Float[Tensor, ""]],
+    weigh: Callable[..., Float[Tensor, "*stack"]],
 ) -> Carry:
     """Compute p_i. It is 1 in round 1, and in a client's first round, in which no u_i exists."""
-    level = x.new_full((), torch.nan if memory is None else float(memory.level[0]))
+    level = x.new_full(x.shape[:-1], torch.nan) if memory is None else as_tensor(memory.level[..., 0], x)
     if memory is None or down is None:
         return Carry(x, level, torch.ones_like(level))
     # the server may have lost this client's newest u_i, so p_i could be larger than all p_i that the server knows
@@ -137,9 +137,9 @@ def step(carry: Carry, batch: Batch, eta: float, task: FGDROTask) -> Carry:
     return replace(carry, level=level)
 
 
-def finish(carry: Carry, task: FGDROTask) -> tuple[Float[Tensor, "d"], SiteLevel, SiteLevel]:
+def finish(carry: Carry, task: FGDROTask) -> tuple[Float[Tensor, "*stack d"], SiteLevel, SiteLevel]:
     """Send u_i, and remember it."""
-    level = SiteLevel(level=carry.level.reshape(1).cpu().numpy())
+    level = SiteLevel(level=as_array(carry.level.unsqueeze(-1)))
     return carry.x, level, level
 
 
@@ -195,6 +195,7 @@ def _method(weigh: Callable[..., Tensor], solve: Callable[..., float]) -> Method
         losses=(CROSS_ENTROPY, *NUMBER_LOSSES),
         offsets=True,
         adjusts=True,
+        stacked=True,
         sends="a mean loss of each site; the server's dual and largest weight",
     )
 

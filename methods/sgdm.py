@@ -76,14 +76,15 @@ class Carry:
     slope: Slope | None
 
 
-def start(x: Float[Tensor, "d"], down: SGDMDown | None, memory: None, task: SGDMTask) -> Carry:
+def start(x: Float[Tensor, "*stack d"], down: SGDMDown | None, memory: None, task: SGDMTask) -> Carry:
     """Weigh the ratio loss by the class counts of all sites or, if the message has none, by the site's own counts."""
     down, slope = down or SGDMDown(), None
     if task.loss == RATIO_LOSS:
         counts = task.site.class_counts if down.class_counts is None else down.class_counts
         weights = ratio_weights(counts, task.settings.ratio_alpha, task.settings.ratio_beta)
         slope = partial(ratio_slope, weights=weights)
-    return Carry(x, None if down.momentum is None else as_tensor(down.momentum, x), slope)
+    momentum = None if down.momentum is None else as_tensor(down.momentum, x).expand_as(x).contiguous()
+    return Carry(x, momentum, slope)
 
 
 def step(carry: Carry, batch: Batch, eta: float, task: SGDMTask) -> Carry:
@@ -93,7 +94,7 @@ def step(carry: Carry, batch: Batch, eta: float, task: SGDMTask) -> Carry:
     return carry if momentum is carry.momentum else replace(carry, momentum=momentum)
 
 
-def finish(carry: Carry, task: SGDMTask) -> tuple[Float[Tensor, "d"], LocalMomentum, None]:
+def finish(carry: Carry, task: SGDMTask) -> tuple[Float[Tensor, "*stack d"], LocalMomentum, None]:
     assert carry.momentum is not None
     return carry.x, LocalMomentum(momentum=as_array(carry.momentum)), None
 
@@ -126,6 +127,7 @@ LOCAL_SGDM = Method(
     findings=True,
     taken=SampleGradients(),
     adjusts=True,
+    stacked=True,
     checks=Checks(sites=check_ratio),
     averages=True,
     table="sgdm",

@@ -170,7 +170,8 @@ class ReplyBlock:
             sound.append((rounds >= 0) & (rounds <= self.server_round))
         for name, spec in ({} if up is None else specs_of(type(up))).items():
             value = getattr(up, name)
-            if value is None or not set(spec.dims) <= {"d"} or value.shape != (count, *[len(like)] * len(spec.dims)):
+            shape = [len(like) if dim == "d" else dim for dim in spec.dims]
+            if value is None or value.shape != (count, *shape):  # also if a length is another letter
                 return nothing
             if spec.kind != "float" or value.dtype not in (np.float32, np.float64):
                 return nothing
