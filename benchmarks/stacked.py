@@ -51,7 +51,7 @@ class Switch(Stacker):
         return super().__call__(messages, contexts) if self.on else [None] * len(messages)
 
     def answer_cohort(self, cohort: Broadcast, contexts: Mapping[int, Context]) -> Any:
-        return super().answer_cohort(cohort, contexts) if self.on else None
+        return super().answer_cohort(cohort, contexts) if self.on else []
 
 
 def measure(flat: dict[str, Scalar], clients: int, clock: str) -> tuple[float, float]:

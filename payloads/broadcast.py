@@ -112,23 +112,6 @@ class ReplyBlock:
     examples: Sequence[int]
     state_rounds: IntArray | None = None
 
-    @classmethod
-    def join(cls, blocks: Sequence[ReplyBlock]) -> ReplyBlock:
-        """Concatenate blocks of one round, whose records have the same fields."""
-        if len(blocks) == 1:
-            return blocks[0]
-        first = blocks[0]
-        columns = {} if first.up is None else first.up.arrays()
-        up = {name: np.concatenate([getattr(block.up, name) for block in blocks]) for name in columns}
-        rounds = [block.state_rounds for block in blocks if block.state_rounds is not None]
-        return cls(
-            first.server_round,
-            np.concatenate([block.points for block in blocks]),
-            None if first.up is None else type(first.up)(**up),
-            [count for block in blocks for count in block.examples],
-            np.concatenate(rounds) if rounds else None,
-        )
-
     @property
     def nbytes(self) -> int:
         """The bytes of all values, as `payloads.wire.count_bytes` counts them."""
@@ -148,10 +131,11 @@ class ReplyBlock:
         arrays = model_record([ready_to_send(self.points[row])])
         return content(arrays=arrays, payload=None if payload is None else payload.to_record(), metrics=metrics)
 
-    def find_sound(self, model: Sequence[FloatArray], kind: type[Payload] | None) -> BoolArray:
+    def find_sound(self, server_round: int, model: Sequence[FloatArray], kind: type[Payload] | None) -> BoolArray:
         """Find the rows that have the declared shapes and number types, and are finite.
 
         Args:
+            server_round: The round that the server expects.
             model: A model of the right shape and number type.
             kind: The declared type of the payload. None: no payload.
 
@@ -161,7 +145,12 @@ class ReplyBlock:
         """
         like, up, count = model[0], self.up, len(self.points)
         nothing = np.zeros(count, dtype=bool)
-        if len(model) > 1 or self.points.shape[1:] != like.shape or self.points.dtype != like.dtype:
+        if (
+            self.server_round != server_round
+            or len(model) > 1
+            or self.points.shape[1:] != like.shape
+            or self.points.dtype != like.dtype
+        ):
             return nothing
         if (None if up is None else type(up)) is not kind:
             return nothing
@@ -217,8 +206,7 @@ class BlockReplies(_Messages):
 
     Args:
         cohort: The cohort.
-        block: The values of the clients that trained together.
-        rows: The place in the cohort of each of the block's C rows.
+        blocks: The values of clients that trained together, and the place in the cohort of each of a block's C rows.
         apart: The replies that are messages already, by place: clients that trained alone or failed.
         reply: A function that makes a reply from its content and the message that it answers.
     """
@@ -226,19 +214,19 @@ class BlockReplies(_Messages):
     def __init__(
         self,
         cohort: Broadcast,
-        block: ReplyBlock,
-        rows: Sequence[int],
+        blocks: Sequence[tuple[ReplyBlock, Sequence[int]]],
         apart: Mapping[int, Message],
         reply: Callable[[RecordDict, Message], Message],
     ) -> None:
         super().__init__(len(cohort))
-        self.cohort, self.block, self.rows, self.apart, self._reply = cohort, block, rows, apart, reply
-        self._places: dict[int, int] | None = None
+        self.cohort, self.blocks, self.apart, self._reply = cohort, blocks, apart, reply
+        self._places: dict[int, tuple[ReplyBlock, int]] | None = None
 
     def make(self, place: int) -> Message:
         """Make the reply of a client."""
         if place in self.apart:
             return self.apart[place]
         if self._places is None:
-            self._places = {own: row for row, own in enumerate(self.rows)}
-        return self._reply(self.block.content(self._places[place]), self.cohort[place])
+            self._places = {own: (block, row) for block, rows in self.blocks for row, own in enumerate(rows)}
+        block, row = self._places[place]
+        return self._reply(block.content(row), self.cohort[place])

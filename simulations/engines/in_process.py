@@ -52,15 +52,17 @@ class Together(Protocol):
             The report of each node, and the facts about all. None: no replies.
         """
 
-    def answer_cohort(self, cohort: Broadcast, contexts: Mapping[int, Context]) -> tuple[ReplyBlock, list[int]] | None:
-        """Answer messages with a common content as a block.
+    def answer_cohort(
+        self, cohort: Broadcast, contexts: Mapping[int, Context]
+    ) -> Sequence[tuple[ReplyBlock, Sequence[int]]]:
+        """Answer messages with a common content as blocks.
 
         Args:
             cohort: The messages, to nodes whose settings differ only in the partition id.
             contexts: The context of each node. The function may keep the clients' memories itself.
 
         Returns:
-            The values of some replies, and the place of each reply in the cohort. None: no replies.
+            The values of some replies in blocks, and the place in the cohort of each of a block's rows.
         """
 
     def give_back(self, context: Context) -> None:
@@ -151,13 +153,12 @@ class InProcessGrid(AnsweringGrid):
                 return None
             self.accept(cohort)
             return Introductions(cohort, *introduced, reply)
-        if (answered := self._together.answer_cohort(cohort, self._contexts)) is None:
+        if not (blocks := self._together.answer_cohort(cohort, self._contexts)):
             return None
         self.accept(cohort)
-        block, rows = answered
-        rest = sorted(set(range(len(cohort))).difference(rows))
+        rest = sorted(set(range(len(cohort))).difference(*(rows for _, rows in blocks)))
         apart = dict(zip(rest, self.answer([cohort[place] for place in rest]), strict=True))
-        return BlockReplies(cohort, block, rows, apart, reply)
+        return BlockReplies(cohort, blocks, apart, reply)
 
     def answer(self, messages: list[Message]) -> list[Message]:
         """Run each message's ClientApp."""

@@ -171,24 +171,28 @@ class Exchange:
                     self.reasons.setdefault(client, NO_ANSWER)
 
     def sort_block(self, replies: BlockReplies) -> list[Message]:
-        """Add the sound replies in a block to ``good_replies``, and return all other replies."""
+        """Add the sound replies in blocks to ``good_replies``, and return all other replies."""
         clients, cohort = self.sent[-1]
-        block, rows = replies.block, replies.rows
-        if cohort is not replies.cohort or self.phase or block.server_round != self.server_round:
+        if cohort is not replies.cohort or self.phase:
             return list(replies)
-        sound, good, others = block.find_sound(self.model, self.up), self.good_replies, sorted(replies.apart)
-        checks = self.up is not None and self.family.checks_payloads
-        rounds = None if block.state_rounds is None else block.state_rounds.tolist()
-        for row, (place, point, right) in enumerate(zip(rows, block.points, sound.tolist(), strict=True)):
-            client, payload = clients[place], None if block.up is None else block.payload(row)
-            if not right or client in good or (checks and not self.is_right(client, payload)):
-                others.append(place)
-                continue
-            good[client] = Reply(client, [point], payload, block.examples[row], None if rounds is None else rounds[row])
-            self.reasons.pop(client, None)
-        read = [replies[place] for place in sorted(others)]
-        self.report.bytes_up += block.nbytes // max(len(rows), 1) * (len(rows) - len(others) + len(replies.apart))
-        return read
+        others, good, checks = (
+            list(replies.apart),
+            self.good_replies,
+            self.up is not None and self.family.checks_payloads,
+        )
+        for block, places in replies.blocks:
+            sound, before = block.find_sound(self.server_round, self.model, self.up), len(good)
+            rounds = None if block.state_rounds is None else block.state_rounds.tolist()
+            for row, (place, point, right) in enumerate(zip(places, block.points, sound.tolist(), strict=True)):
+                client, payload = clients[place], None if block.up is None else block.payload(row)
+                if not right or client in good or (checks and not self.is_right(client, payload)):
+                    others.append(place)
+                    continue
+                state_round = None if rounds is None else rounds[row]
+                good[client] = Reply(client, [point], payload, block.examples[row], state_round)
+                self.reasons.pop(client, None)
+            self.report.bytes_up += block.nbytes // len(places) * (len(good) - before)
+        return [replies[place] for place in sorted(others)]
 
     def is_right(self, client: int, payload: Any) -> bool:
         """Return whether the values of a well-formed payload are possible; see `check_payload`."""

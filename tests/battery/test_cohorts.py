@@ -46,7 +46,7 @@ class Counter(InProcessGrid):
 
     def answer_cohort(self, cohort: Broadcast) -> BlockReplies | Introductions | None:
         replies = super().answer_cohort(cohort)
-        self.rows += len(replies.rows) if isinstance(replies, BlockReplies) else 0
+        self.rows += sum(len(rows) for _, rows in replies.blocks) if isinstance(replies, BlockReplies) else 0
         return replies
 
 
@@ -201,7 +201,7 @@ def sort_replies(spoiled: Callable[[ReplyBlock], ReplyBlock], as_messages: bool)
     def reply(content: RecordDict, message: Message) -> Message:
         return Message(content, reply_to=message)
 
-    replies = BlockReplies(cohort, spoiled(block), [0, 2, 3], apart, reply)
+    replies = BlockReplies(cohort, [(spoiled(block), [0, 2, 3])], apart, reply)
     exchange = strategy.exchange
     assert exchange is not None
     exchange.sort(list(replies) if as_messages else replies)

@@ -77,7 +77,7 @@ class CohortTrainer:
 
     def train(
         self, cohort: Broadcast, contexts: Mapping[int, Context], sizes: Sizes, run: Run
-    ) -> tuple[ReplyBlock, list[int]] | None:
+    ) -> list[tuple[ReplyBlock, Sequence[int]]]:
         """Train the clients of a cohort.
 
         Args:
@@ -87,24 +87,22 @@ class CohortTrainer:
             run: See `Run`.
 
         Returns:
-            The values of the replies, and the place in the cohort of each row. The clients in all other places must
-            train on separate messages. None: all clients must.
+            The values of the replies in blocks, and the place in the cohort of each of a block's rows. The clients in
+            all other places must train on separate messages.
         """
         work = attempt(_open, cohort, contexts)
         if isinstance(work, Exception) or not _is_common(work):
-            return None
+            return []
         before = len(self._known)
         known = [self._known.get(node) or self._meet(node, contexts[node], work) for node in cohort.nodes]
         if len(self._known) > before + MANY:
             gc.freeze()  # saves time: full garbage collections would visit all clients
         stacks = self._group(cohort, contexts, work, known, sizes)
         if stacks is None:
-            return None
+            return []
         outcomes = run(lambda stack: attempt(self._fit, stack, work), stacks)
-        good = [(stack, block) for stack, block in zip(stacks, outcomes, strict=True) if isinstance(block, ReplyBlock)]
-        if not good:
-            return None
-        return ReplyBlock.join([block for _, block in good]), [place for stack, _ in good for place in stack.places]
+        pairs = zip(outcomes, stacks, strict=True)
+        return [(block, stack.places) for block, stack in pairs if isinstance(block, ReplyBlock)]
 
     def give_back(self, context: Context) -> None:
         """Move a node's memory to its context, for the ClientApp."""

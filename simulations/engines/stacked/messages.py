@@ -87,10 +87,12 @@ class Stacker:
         """Answer the handshake for all nodes; see `in_process.Together`."""
         return introduce_all(cohort, contexts)
 
-    def answer_cohort(self, cohort: Broadcast, contexts: Mapping[int, Context]) -> tuple[ReplyBlock, list[int]] | None:
+    def answer_cohort(
+        self, cohort: Broadcast, contexts: Mapping[int, Context]
+    ) -> Sequence[tuple[ReplyBlock, Sequence[int]]]:
         """Train the clients of a cohort as blocks; see `in_process.Together`."""
         if not self._stackable or not asks_for_steps(cohort[0], contexts[cohort.nodes[0]]):
-            return None
+            return []
         training = run_config(contexts[cohort.nodes[0]]).training
         threads = training.torch_threads if resources.device_of(training).type == "cpu" else 1
         sizes, run = partial(self._sizes, threads=threads), partial(self._map, threads=threads)
