@@ -5,6 +5,7 @@ A client's memory is either here or in the state of its node's context, from whi
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -31,6 +32,7 @@ class Memories:
         self._rows: dict[int, int] = {}  # node -> row of the blocks
         self._rounds = np.zeros(0, dtype=np.int64)  # the round that made each row; 0: the memory is not here
         self._blocks: dict[str, NDArray[Any]] = {}
+        self._lock = threading.Lock()  # several stacks may finish at the same time
 
     def take(self, contexts: Mapping[int, Context], nodes: Sequence[int]) -> IntArray:
         """Move the memories of nodes from their contexts to the blocks, and return the nodes' rows (C,)."""
@@ -88,8 +90,9 @@ class Memories:
         for name, value in fields.items():
             shared = value.dtype.kind != "f"
             fields[name] = value if whole or shared else value[sound]
-        self._write(rows if whole else rows[sound], fields)
-        self._rounds[rows if whole else rows[sound]] = server_round
+        with self._lock:
+            self._write(rows if whole else rows[sound], fields)
+            self._rounds[rows if whole else rows[sound]] = server_round
 
     def give_back(self, context: Context) -> None:
         """Move a node's memory from the blocks to its context."""
