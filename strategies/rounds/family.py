@@ -257,7 +257,18 @@ class Family:
             SetupError: The model or the state is not finite.
         """
         state = self.snapshot()
-        for name, value in {"model": np.concatenate(arrays), **(state.arrays() if state else {})}.items():
+        self.refuse_infinite(server_round, {"model": np.concatenate(arrays), **(state.arrays() if state else {})})
+
+    def refuse_infinite(self, server_round: int, values: Mapping[str, Any]) -> None:
+        """Check that arrays of the server are finite.
+
+        Args:
+            values: The arrays, by name.
+
+        Raises:
+            SetupError: A number is not finite.
+        """
+        for name, value in values.items():
             if value.dtype.kind == "f" and (bad := not_finite(value)):
                 raise SetupError(
                     f"round {server_round}",
