@@ -6,6 +6,7 @@ all other code both are sequences of Flower's messages: a message is made when s
 
 from __future__ import annotations
 
+from abc import abstractmethod
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import overload
@@ -40,9 +41,9 @@ class _Messages(Sequence[Message]):
             self._made[place] = self.make(place)
         return self._made[place]
 
+    @abstractmethod
     def make(self, place: int) -> Message:
         """Make a message."""
-        raise NotImplementedError
 
 
 class Broadcast(_Messages):

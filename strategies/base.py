@@ -17,7 +17,7 @@ from flwr.serverapp import Grid
 from flwr.serverapp.strategy import Strategy
 
 from payloads.held_out import EVALUATIONS, REPLIES, ErrorDigits
-from payloads.record import Payload
+from payloads.record import Payload, specs_of
 from payloads.settings import Settings, TrainingSettings
 from payloads.wire import NUM_EXAMPLES, PHASE, ROUND, STATE_SINCE, content, model_arrays, model_record
 from problems.models.vectors import with_end
@@ -119,7 +119,13 @@ class PayloadStrategy(Family, Strategy):
             payload: The payload to send. None: no payload.
             config: Scalars for the messages' config.
             phase: The name of the exchange. "": the round's main exchange.
+
+        Raises:
+            SetupError: A number of the payload that must be finite is not.
         """
+        if payload is not None:
+            specs = specs_of(type(payload))
+            self.refuse_infinite(server_round, {k: v for k, v in payload.arrays().items() if specs[k].finite})
         held_out = dict.fromkeys(EVALUATIONS, ErrorDigits) if self.loss in NUMBER_LOSSES else REPLIES
         up = {**self.phases, **held_out}[phase] if phase else self.up_type
         scalars = {**(config or {}), **self.extra_config, **self.own_config, ROUND: server_round}

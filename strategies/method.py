@@ -20,7 +20,7 @@ from methods.method import Exchanges, Method, Plan, Replies, Train
 from methods.private import releases_of
 from methods.server_steps import with_server_steps
 from payloads.plain import FLORILEGIUM
-from payloads.record import FloatArray, Payload, specs_of
+from payloads.record import FloatArray, Payload
 from payloads.settings import Settings, TrainingSettings
 from payloads.wire import MEAN_STEPS, MOST_ROWS, model_arrays, model_record
 from privacy.budget import epsilon_of_batches, noise_of_batches
@@ -183,10 +183,6 @@ class MethodStrategy(PlainStrategy):
         self.exchanges = self.carry_out(server_round, arrays, exchanges)
         with np.errstate(over="ignore", invalid="ignore"):  # the state may exceed the model's number type
             self.train = next(self.exchanges)
-        if (down := self.train.down) is not None:
-            finite = {name for name, spec in specs_of(type(down)).items() if spec.finite}
-            sent = {name: value for name, value in down.arrays().items() if name in finite}
-            self.refuse_infinite(server_round, sent)
 
     def down(self, server_round: int) -> Payload | None:
         if self.opened != server_round:

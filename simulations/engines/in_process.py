@@ -165,14 +165,14 @@ class InProcessGrid(AnsweringGrid):
         replies: dict[int, Message] = {}
         nodes = [message.metadata.dst_node_id for message in messages]
         if self._together is not None:
-            for node in nodes:
-                if (context := self._contexts.get(node)) is not None:
+            contexts = [self._contexts.get(node) for node in nodes]
+            for context in contexts:
+                if context is not None:
                     self._together.give_back(context)
-        if self._together is not None and len(set(nodes)) == len(nodes):
-            outcomes = self._together(messages, [self._contexts.get(node) for node in nodes])
-            for index, outcome in enumerate(outcomes):
-                if outcome is not None:
-                    replies[index] = _as_reply(outcome, messages[index])
+            if len(set(nodes)) == len(nodes):
+                for index, outcome in enumerate(self._together(messages, contexts)):
+                    if outcome is not None:
+                        replies[index] = _as_reply(outcome, messages[index])
         by_node: dict[int, list[int]] = {}
         for index, node in enumerate(nodes):
             if index not in replies:

@@ -175,11 +175,8 @@ class Exchange:
         clients, cohort = self.sent[-1]
         if cohort is not replies.cohort or self.phase:
             return list(replies)
-        others, good, checks = (
-            list(replies.apart),
-            self.good_replies,
-            self.up is not None and self.family.checks_payloads,
-        )
+        others, good = list(replies.apart), self.good_replies
+        checks = self.up is not None and self.family.checks_payloads
         for block, places in replies.blocks:
             sound, before = block.find_sound(self.server_round, self.model, self.up), len(good)
             rounds = None if block.state_rounds is None else block.state_rounds.tolist()

@@ -200,8 +200,11 @@ def draw_rows(samplers: Sequence[EpochSampler], numbers: range) -> Indices:
     if not size:
         return rows
     orders = _Orders(samplers, numbers)
-    alike = [orders.values.reshape(len(rows), orders.counts[0], -1)] if orders.equal else orders.split()
-    for own, order, first in zip([rows] if orders.equal else rows, alike, orders.first.tolist(), strict=False):
+    if orders.equal:  # all samplers at once
+        parts = [(rows, orders.values.reshape(len(rows), orders.counts[0], -1), int(orders.first[0]))]
+    else:
+        parts = list(zip(rows, orders.split(), orders.first.tolist(), strict=True))
+    for own, order, first in parts:
         used = order.shape[-1] // size * size
         start = numbers[0] * size - first * used
         own[:] = order[..., :used].reshape(*own.shape[:-1], -1)[..., start : start + own.shape[-1]]
