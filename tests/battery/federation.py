@@ -44,6 +44,10 @@ SMALL: dict[str, Scalar] = {
     "vfb2.synchronous": True,
     "vfb2.assemble": True,
 }
+# the keys with which parties take a twelfth of the steps, each of which has messages
+FEW_STEPS: dict[str, dict[str, Scalar]] = {
+    name: {"batch-size": 100} for name, row in ALGORITHMS.items() if row.strategy.clients_meet
+}
 TIMING = ("seconds", "server_seconds", "training_seconds")
 SAMPLING = [name for name, row in ALGORITHMS.items() if not row.traits.needs_all_clients]
 PAIRS = [(name, loss) for name, row in ALGORITHMS.items() for loss in row.losses if loss not in NUMBER_LOSSES]

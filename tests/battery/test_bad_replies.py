@@ -15,7 +15,7 @@ from apps.config import Scalar
 from apps.registry import ALGORITHMS
 from payloads.record import specs_of
 from payloads.wire import ARRAYS, METRICS, NUM_EXAMPLES, PAYLOAD, ROUND, model_arrays, model_record
-from tests.battery.federation import Exchange, Run, Wiretap, federate
+from tests.battery.federation import FEW_STEPS, Exchange, Run, Wiretap, federate
 
 BAD_PARTITION = 1
 FIRST_BAD_ROUND = 2
@@ -101,6 +101,7 @@ def run_with_bad_replies(strategy: str, path: Path, kinds: list[str], times: int
         return change(exchange.reply, exchange) if asked.count(index) <= times else exchange.reply
 
     config: dict[str, Scalar] = {"strategy": strategy, "num-server-rounds": len(kinds) + FIRST_BAD_ROUND}
+    config |= FEW_STEPS.get(strategy, {})
     config |= {"newton.ridge": 0.1} if strategy == "newton" else {}  # else it ends when it separates the classes
     return federate(path, config, clients=3, tamper=tamper)
 

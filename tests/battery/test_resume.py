@@ -10,7 +10,7 @@ from apps.config import Scalar
 from apps.evaluation.measurement import Measurement
 from apps.registry import ALGORITHMS
 from strategies.rounds.errors import StrategyError
-from tests.battery.federation import SAMPLING, Exchange, Run, federate
+from tests.battery.federation import FEW_STEPS, SAMPLING, Exchange, Run, federate
 
 MOVING = ("wall_seconds", "config")
 
@@ -30,7 +30,7 @@ def assert_same_run(cut: Run, whole: Run) -> None:
 STAGES: dict[str, Scalar] = {"coda.stage-growth": 1.5, "coda.proximal": 0.5}
 DROPPING: dict[str, Scalar] = {"model": "tests.algorithms.minimax_problems:normed_and_dropped"}
 # blocks are opened after the last round only, which is another round in the cut run
-OWN: dict[str, dict[str, Scalar]] = {"shared-sgd": {"vfb2.assemble": False}}
+OWN: dict[str, dict[str, Scalar]] = {**FEW_STEPS, "shared-sgd": {**FEW_STEPS["shared-sgd"], "vfb2.assemble": False}}
 CASES: list[tuple[str, float, dict[str, Scalar]]] = [
     *((name, 1.0, OWN.get(name, {})) for name in ALGORITHMS),
     *((name, 0.5, {}) for name in SAMPLING),

@@ -21,7 +21,7 @@ from apps.sites.resources import hold_threads
 from payloads.settings import TrainingSettings
 from simulations.engines.grid import task_identity
 from simulations.engines.in_process import InProcessGrid
-from tests.battery.federation import SAMPLING, federate, network_of
+from tests.battery.federation import FEW_STEPS, SAMPLING, federate, network_of
 from tests.simulations.probes import NODES, REASON, Observation, client_app, observe
 
 PROJECT = Path(__file__).resolve().parent.parent.parent
@@ -219,6 +219,7 @@ def test_threads_change_no_result(strategy: str, tmp_path: Path) -> None:
         "strategy": strategy,
         "model": network_of(strategy),
         "fraction-train": 0.8 if strategy in SAMPLING else 1.0,
+        **FEW_STEPS.get(strategy, {}),
     }
     alone, together = (federate(tmp_path / f"threads-{n}", config, clients=6, threads=n)[0] for n in (1, 4))
     assert together.untimed == alone.untimed
