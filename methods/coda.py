@@ -104,10 +104,10 @@ def draw_stage(task: CodaTask, down: object) -> Iterator[tuple[float, Indices]]:
         yield eta * factor, rows
 
 
-def start(x: Float[Tensor, "d"], down: CodaDown, memory: object, task: CodaTask) -> Carry:
-    reference = x.clone() if down.reference is None else as_tensor(down.reference, x)
-    signs, f = fill_blocks(task.f, -1.0, 1.0), weigh(task, down)
-    return Carry(x=x, reference=reference[: f.primal_dim], signs=signs, f=f)
+def start(x: Float[Tensor, "*stack d"], down: CodaDown, memory: object, task: CodaTask) -> Carry:
+    reference = x.clone() if down.reference is None else as_tensor(down.reference, x).expand_as(x)
+    signs, f = fill_blocks(task.f, -1.0, 1.0).expand_as(x), weigh(task, down)
+    return Carry(x=x, reference=reference[..., : f.primal_dim], signs=signs, f=f)
 
 
 def compute_gradient(carry: Carry, rows: Indices, task: CodaTask) -> Float[Tensor, "*stack d"]:

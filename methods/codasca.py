@@ -45,7 +45,7 @@ class Carry(coda.Carry):
     total: Float[Tensor, "*stack d"]
 
 
-def start(x: Float[Tensor, "d"], down: CodascaDown, memory: ControlVariate | None, task: CodaTask) -> Carry:
+def start(x: Float[Tensor, "*stack d"], down: CodascaDown, memory: ControlVariate | None, task: CodaTask) -> Carry:
     own, correction = recall(memory, down.control, x)
     plain = vars(coda.start(x, down, None, task))
     return Carry(**plain, own=own, correction=correction, total=torch.zeros_like(x))
@@ -61,7 +61,7 @@ def step(carry: Carry, rows: Indices, eta: float, task: CodaTask) -> Carry:
     return carry
 
 
-def finish(carry: Carry, task: CodaTask) -> tuple[Float[Tensor, "d"], ControlChange, ControlVariate]:
+def finish(carry: Carry, task: CodaTask) -> tuple[Float[Tensor, "*stack d"], ControlChange, ControlVariate]:
     """c_k <- the mean of the round's gradients; its change is sent."""
     return carry.x, *record_change(carry.own, carry.total / task.training.local_steps)
 

@@ -31,7 +31,7 @@ from problems.minimax import Oracle
 from problems.models.vectors import exact_mean
 
 
-def start(x: Float[Tensor, "d"], down: FedSGDADown, memory: None, task: Task[Settings, Oracle]) -> Carry:
+def start(x: Float[Tensor, "*stack d"], down: FedSGDADown, memory: None, task: Task[Settings, Oracle]) -> Carry:
     """Receive the mean gradient. The step size is the learning rate of the round's first step, in all steps."""
     f, eta = weigh(task, down), task.eta(task.iterations[0])
     return begin(x, down, task, f, fill_blocks(f, -eta, eta))

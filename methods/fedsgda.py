@@ -153,7 +153,7 @@ def draw(task: Task[Any, Oracle], down: object) -> Iterator[tuple[float, Batch]]
         yield eta, Batch(rows, number)
 
 
-def start(x: Float[Tensor, "d"], down: FedSGDADown, memory: None, task: FedSGDATask, rho: float) -> Carry:
+def start(x: Float[Tensor, "*stack d"], down: FedSGDADown, memory: None, task: FedSGDATask, rho: float) -> Carry:
     """Line 1 of Framework 3 and, without batch norm, the first step.
 
     The two gradients of the first step are equal and cancel, so the first step moves along (u_t, v_t) itself. With
@@ -170,7 +170,7 @@ def start(x: Float[Tensor, "d"], down: FedSGDADown, memory: None, task: FedSGDAT
 
 
 def begin(
-    x: Float[Tensor, "d"], down: FedSGDADown, task: Task[Any, Oracle], f: Oracle, steps: Float[Tensor, "d"]
+    x: Float[Tensor, "*stack d"], down: FedSGDADown, task: Task[Any, Oracle], f: Oracle, steps: Float[Tensor, "d"]
 ) -> Carry:
     """Make the carry of a round and, without batch norm, take the first step.
 
@@ -185,7 +185,7 @@ def begin(
     """
     if down.estimate is None:
         raise ValueError("the update phase needs the server's estimate")
-    origin, estimate = x.clone(), as_tensor(down.estimate, x)
+    origin, estimate, steps = x.clone(), as_tensor(down.estimate, x).expand_as(x), steps.expand_as(x)
     if not len(f.buffers):
         x.addcmul_(steps, estimate)
     at_origin = f.batch_gradients(origin, (batch.rows for _, batch in draw(task, down)))

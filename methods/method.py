@@ -240,7 +240,8 @@ class Method(Traits):
         adjusts: Whether a step's gradient may be clipped and have weight decay; see `methods.adjustment`.
         has_adam: Whether local steps may be Adam's; see `methods.adam`.
         stacked: Whether `ClientHalf.start` and `ClientHalf.finish`, like `step`, also work on a stack of clients: on a
-            block of points, with records whose floats have a first axis of clients, and a task without a site.
+            block of points, with records whose floats have a first axis of clients, and a task whose site can only draw
+            batches.
         checks: The server's checks.
         choose: (method, settings, loss) -> the variant of the method for a run's settings and loss. None: there is a
             single variant.

@@ -57,7 +57,7 @@ def weigh(task: Task[Any, F], down: MinimaxDown) -> F:
     if down.population is None:
         return task.f
     prior, mean_size = down.population.tolist()
-    return task.f.weigh(prior, len(task.site) / mean_size if task.training.by_examples else 1.0)
+    return task.f.weigh(prior, task.f.num_samples / mean_size if task.training.by_examples else 1.0)
 
 
 def draw_batches(task: Task[Any, Any], down: object) -> Iterator[tuple[float, Indices]]:
@@ -107,6 +107,7 @@ make_method = partial(
     weighted_gradients=True,
     unread=("server_learning_rate",),
     default_step=0.1,
+    stacked=True,
 )
 
 

@@ -192,12 +192,12 @@ def compose(
     return gradient
 
 
-def start(x: Float[Tensor, "d"], down: SCGDAMDown, memory: None, task: SCGDAMTask) -> Carry:
+def start(x: Float[Tensor, "*stack d"], down: SCGDAMDown, memory: None, task: SCGDAMTask) -> Carry:
     """Receive h and (u, v). In round 1, compute h_0 = g(x; xi) and (u_0, v_0), the gradients at h_0, on batches 0."""
     f = weigh(task, down)
     h = f.load_inner(down.inner, down.inner_buffers).clone()
     if down.momentum is not None:
-        return Carry(x, h, as_tensor(down.momentum, x), f)
+        return Carry(x, h, as_tensor(down.momentum, x).expand_as(x).contiguous(), f)
     gradient = compose(f, x, h, draw_both(task, task.iterations[0]), 1.0, task.settings)
     return Carry(x, h, gradient.clone(), f)
 
@@ -219,8 +219,8 @@ def step(
     return carry
 
 
-def finish(carry: Carry, task: SCGDAMTask) -> tuple[Float[Tensor, "d"], CompositionalUp, None]:
-    inner, buffers = as_array(carry.h)[: carry.f.primal_dim], carry.f.inner_buffers()
+def finish(carry: Carry, task: SCGDAMTask) -> tuple[Float[Tensor, "*stack d"], CompositionalUp, None]:
+    inner, buffers = as_array(carry.h)[..., : carry.f.primal_dim], carry.f.inner_buffers()
     return carry.x, CompositionalUp(inner=inner, momentum=as_array(carry.momentum), inner_buffers=buffers), None
 
 

@@ -75,17 +75,18 @@ class Carry(scgdam.Carry):
     levels: Float[Tensor, "*stack l d"]
 
 
-def start(x: Float[Tensor, "d"], down: MultiLevelDown, memory: None, task: SCGDAMTask) -> Carry:
+def start(x: Float[Tensor, "*stack d"], down: MultiLevelDown, memory: None, task: SCGDAMTask) -> Carry:
     """Receive the estimates and (u, v). In round 1, compute them on batches 0."""
     f = weigh(task, down)
-    h, levels = f.load_inner(down.inner, down.inner_buffers).clone(), x.repeat(task.settings.levels - 1, 1)
+    h = f.load_inner(down.inner, down.inner_buffers).clone()
+    levels = x.unsqueeze(-2).repeat_interleave(task.settings.levels - 1, -2)
     if down.momentum is None:
         first = draw_both(task, task.iterations[0])
-        momentum = compose(f, x, h, first, 1.0, task.settings, levels.unbind()).clone()
+        momentum = compose(f, x, h, first, 1.0, task.settings, levels.unbind(-2)).clone()
         return Carry(x, h, momentum, f, levels)
     if down.levels is not None:
-        levels[:, : f.primal_dim] = as_tensor(down.levels, x).view(len(levels), f.primal_dim)
-    return Carry(x, h, as_tensor(down.momentum, x), f, levels)
+        levels[..., : f.primal_dim] = as_tensor(down.levels, x).view(-1, f.primal_dim)
+    return Carry(x, h, as_tensor(down.momentum, x).expand_as(x).contiguous(), f, levels)
 
 
 def step(carry: Carry, batch: Batch, drop: float, task: SCGDAMTask) -> Carry:
@@ -94,9 +95,9 @@ def step(carry: Carry, batch: Batch, drop: float, task: SCGDAMTask) -> Carry:
     return carry
 
 
-def finish(carry: Carry, task: SCGDAMTask) -> tuple[Float[Tensor, "d"], MultiLevelUp, None]:
+def finish(carry: Carry, task: SCGDAMTask) -> tuple[Float[Tensor, "*stack d"], MultiLevelUp, None]:
     x, up, _ = scgdam.finish(carry, task)
-    levels = as_array(carry.levels[:, : carry.f.primal_dim].flatten()) if len(carry.levels) else None
+    levels = as_array(carry.levels[..., : carry.f.primal_dim].flatten(-2)) if carry.levels.shape[-2] else None
     return x, MultiLevelUp(**up.arrays(), levels=levels), None
 
 

@@ -101,15 +101,16 @@ def draw_next(task: SGDAMTask, down: object) -> Iterator[tuple[float, Indices]]:
         yield task.eta(t) / task.training.learning_rate, sampler.batch(t + 1)
 
 
-def start(x: Float[Tensor, "d"], down: SGDAMDown, memory: None, task: SGDAMTask) -> Carry:
+def start(x: Float[Tensor, "*stack d"], down: SGDAMDown, memory: None, task: SGDAMTask) -> Carry:
     """Receive the momentum. In round 1 the momentum is the gradient on the first batch."""
     f, own = weigh(task, down), task.settings
     if down.momentum is None:
         momentum = f.gradient(x, make_sampler(task).batch(task.iterations[0])).clone()
     else:
-        momentum = as_tensor(down.momentum, x)
+        momentum = as_tensor(down.momentum, x).expand_as(x).contiguous()
     steps = fill_blocks(f, -own.gamma_x * own.eta, own.gamma_y * own.eta)
-    return Carry(x, momentum, steps, fill_blocks(f, own.beta_x * own.eta, own.beta_y * own.eta), f)
+    weights = fill_blocks(f, own.beta_x * own.eta, own.beta_y * own.eta)
+    return Carry(x, momentum, steps.expand_as(x), weights.expand_as(x), f)
 
 
 def step(carry: Carry, rows: Indices, drop: float, task: SGDAMTask) -> Carry:
@@ -121,7 +122,7 @@ def step(carry: Carry, rows: Indices, drop: float, task: SGDAMTask) -> Carry:
     return carry
 
 
-def finish(carry: Carry, task: SGDAMTask) -> tuple[Float[Tensor, "d"], SaddleMomentum, None]:
+def finish(carry: Carry, task: SGDAMTask) -> tuple[Float[Tensor, "*stack d"], SaddleMomentum, None]:
     return carry.x, SaddleMomentum(momentum=as_array(carry.momentum)), None
 
 

@@ -16,7 +16,7 @@ from flwr.app import ConfigRecord, Message, RecordDict
 
 from payloads.flower_internals import readdress
 from payloads.handshake import SiteReport
-from payloads.record import BoolArray, FloatArray, IntArray, Payload, specs_of
+from payloads.record import BoolArray, FloatArray, IntArray, Payload, PayloadError, specs_of
 from payloads.wire import NUM_EXAMPLES, ROUND, STATE_ROUND, content, model_record, ready_to_send
 
 
@@ -118,6 +118,14 @@ class ReplyBlock:
         """The bytes of all values, as `payloads.wire.count_bytes` counts them."""
         return self.points.nbytes + (0 if self.up is None else sum(value.nbytes for value in self.up.arrays().values()))
 
+    @property
+    def lengths(self) -> dict[str, int]:
+        """The lengths of a client's payload that a letter other than d stands for."""
+        found: dict[str, int] = {}
+        for name, value in ({} if self.up is None else self.up.arrays()).items():
+            found |= dict(zip(specs_of(type(self.up))[name].dims, value.shape[1:], strict=False))  # type: ignore[arg-type]
+        return {letter: length for letter, length in found.items() if isinstance(letter, str) and letter != "d"}
+
     def payload(self, row: int) -> Payload | None:
         """Return a client's payload, whose arrays share the block's memory."""
         if self.up is None:
@@ -141,8 +149,7 @@ class ReplyBlock:
             kind: The declared type of the payload. None: no payload.
 
         Returns:
-            (C,) booleans. False also means that this function cannot check the row: the payload's lengths depend on
-            the client.
+            (C,) booleans. `lengths` must also be within the limits of each client.
         """
         like, up, count = model[0], self.up, len(self.points)
         nothing = np.zeros(count, dtype=bool)
@@ -158,15 +165,15 @@ class ReplyBlock:
         sound: list[BoolArray] = [_are_finite(self.points)]
         if (rounds := self.state_rounds) is not None:
             sound.append((rounds >= 0) & (rounds <= self.server_round))
-        for name, spec in ({} if up is None else specs_of(type(up))).items():
-            value = getattr(up, name)
-            shape = [len(like) if dim == "d" else dim for dim in spec.dims]
-            if value is None or value.shape != (count, *shape):  # also if a length is another letter
+        if up is not None:
+            values, specs = up.arrays(), specs_of(type(up))
+            if any(len(value) != count or specs[name].kind != "float" for name, value in values.items()):
                 return nothing
-            if spec.kind != "float" or value.dtype not in (np.float32, np.float64):
+            try:  # all rows have the same shapes and number types
+                self.payload(0).check({"d": len(like)}, finite=False)  # type: ignore[union-attr]
+            except PayloadError:
                 return nothing
-            if spec.finite:
-                sound.append(_are_finite(value))
+            sound += [_are_finite(value) for name, value in values.items() if specs[name].finite]
         return np.logical_and.reduce(sound)  # type: ignore[no-any-return]
 
 

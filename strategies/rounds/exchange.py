@@ -179,9 +179,11 @@ class Exchange:
         checks = self.up is not None and self.family.checks_payloads
         for block, places in replies.blocks:
             sound, before = block.find_sound(self.server_round, self.model, self.up), len(good)
+            lengths = block.lengths
             rounds = None if block.state_rounds is None else block.state_rounds.tolist()
             for row, (place, point, right) in enumerate(zip(places, block.points, sound.tolist(), strict=True)):
                 client, payload = clients[place], None if block.up is None else block.payload(row)
+                right = right and (not lengths or self.is_within_limits(client, lengths))
                 if not right or client in good or (checks and not self.is_right(client, payload)):
                     others.append(place)
                     continue
@@ -190,6 +192,11 @@ class Exchange:
                 self.reasons.pop(client, None)
             self.report.bytes_up += block.nbytes // len(places) * (len(good) - before)
         return [replies[place] for place in sorted(others)]
+
+    def is_within_limits(self, client: int, lengths: Mapping[str, int]) -> bool:
+        """Return whether a client may send arrays of these lengths."""
+        limits = self.limits(client)
+        return all(length <= limits.get(letter, -1) for letter, length in lengths.items())
 
     def is_right(self, client: int, payload: Any) -> bool:
         """Return whether the values of a well-formed payload are possible; see `check_payload`."""

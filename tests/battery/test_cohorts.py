@@ -21,6 +21,7 @@ from apps.sites.resources import federated_data, new_model
 from apps.sites.rows import RowSites
 from methods.composite import CorrectionState
 from methods.scaffold import ControlChange
+from methods.scgdam import CompositionalUp
 from payloads.broadcast import BlockReplies, Broadcast, Introductions, ReplyBlock
 from payloads.wire import model_record
 from simulations.engines.grid import error_reply, task_identity
@@ -30,6 +31,7 @@ from simulations.engines.stacked.memories import Memories
 from simulations.engines.stacked.messages import make_stacker
 from strategies.base import PayloadStrategy
 from strategies.rounds.errors import StrategyError
+from strategies.rounds.exchange import Exchange
 from strategies.rounds.handshake import collect_reports
 from tests.battery.federation import SAMPLING, Run, Wiretap, federate, flat_config, save_npz, serve
 from tests.battery.test_trajectories import CASES, COMMON
@@ -184,9 +186,25 @@ def test_a_block_is_validated_as_its_messages_are(fault: str) -> None:
     assert len(blocks[0]) == {"none": 3}.get(fault, 2 if fault.startswith(("nan", "inf", "a future")) else 0)
 
 
-def sort_replies(spoiled: Callable[[ReplyBlock], ReplyBlock], as_messages: bool) -> tuple[Any, ...]:
+@pytest.mark.parametrize("longer", [0, 1])
+def test_a_payload_is_as_long_as_the_strategy_allows(longer: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(Exchange, "check_payload", lambda *_: None)
+
+    def compose(block: ReplyBlock) -> ReplyBlock:
+        change = np.zeros_like(block.points)
+        return replace(block, up=CompositionalUp(inner=change[:, 1 - longer :], momentum=change), state_rounds=None)
+
+    with task_identity():
+        blocks, messages = (sort_replies(compose, as_messages, "local-scgdam") for as_messages in (False, True))
+    assert blocks == messages
+    assert len(blocks[0]) == 3 * (1 - longer)
+
+
+def sort_replies(
+    spoiled: Callable[[ReplyBlock], ReplyBlock], as_messages: bool, strategy_name: str = "scaffold"
+) -> tuple[Any, ...]:
     """Return the good replies of a cohort of four clients, the reasons of the others, and the counted bytes."""
-    flat: dict[str, Scalar] = {"strategy": "scaffold", "dataset": "breast-cancer", "model": "linear"}
+    flat: dict[str, Scalar] = {"strategy": strategy_name, "dataset": "breast-cancer", "model": "linear"}
     config = parse_run_config(flat)
     grid = InProcessGrid(client_app, 4, flat)
     strategy: PayloadStrategy = config.algorithm.strategy(config.training, config.family)
@@ -206,7 +224,12 @@ def sort_replies(spoiled: Callable[[ReplyBlock], ReplyBlock], as_messages: bool)
     assert exchange is not None
     exchange.sort(list(replies) if as_messages else replies)
     good = {
-        client: (one.model[0].tobytes(), one.payload.change.tobytes(), one.num_examples, one.state_round)
+        client: (
+            one.model[0].tobytes(),
+            [value.tobytes() for value in one.payload.arrays().values()],
+            one.num_examples,
+            one.state_round,
+        )
         for client, one in exchange.good_replies.items()
     }
     return good, exchange.reasons, strategy.report.bytes_up

@@ -56,17 +56,17 @@ def test_local_steps_do_not_synchronise(stacked: bool) -> None:
         partner_weights=one,
     )
     client, x = FEDX1.client, model.parameters
-    carry, batches = client.start(x, pool, None, task), (batch for _, batch in client.batches(task, pool))
+    carry, batches = client.start(x, pool, None, task), client.batches(task, pool)
     if stacked:  # the same client twice
         assert model.dense is not None
         stacking, tasks = PairStacking(), [task, task]
-        task = stacking.join(tasks, StackedNetwork(model.dense, x.expand(2, -1)))
+        task = stacking.join(task, [task.site] * 2, StackedNetwork(model.dense, x.expand(2, -1)))
         carry = stacking.stack([client.start(x.clone(), pool, None, each) for each in tasks], task)
-        batches = stacking.batches(tasks, [pool, pool], client.batches)
+        batches = stacking.batches(task, tasks, pool, client.batches)
     first = next(batches)  # now the pool is on the device
     torch.cuda.set_sync_debug_mode("error")
     try:
-        for batch in itertools.chain([first], batches):
+        for _, batch in itertools.chain([first], batches):
             carry = client.step(carry, batch, 0.1, task)
     finally:
         torch.cuda.set_sync_debug_mode("default")

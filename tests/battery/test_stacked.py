@@ -2,6 +2,7 @@
 
 import logging
 import re
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -11,6 +12,8 @@ import pytest
 import apps.guards.work
 from apps.config import ConfigError, Scalar
 from apps.registry import ALGORITHMS
+from clients.base import MethodClient
+from clients.scoring import CodascaClient, ScaffoldClient
 from simulations.arguments import AUTO
 from simulations.engines.stacked import messages
 from simulations.python.runs import run
@@ -89,6 +92,20 @@ def test_a_run_that_was_cut_and_continued_is_the_whole_one(strategy: str, tmp_pa
     cut, _ = federate(tmp_path / "cut", {**config, "resume": True}, clients=6, stack=3)
     assert max(stacked) > 1
     assert_same_run(cut, whole)
+
+
+@pytest.mark.parametrize("client", [ScaffoldClient, CodascaClient])
+def test_a_method_may_start_client_by_client(
+    client: type[MethodClient[Any]], tmp_path: Path, stacked: list[int], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(client, "method", replace(client.method, stacked=False))
+    config: dict[str, Scalar] = {**UNEQUAL, "strategy": client.__name__.removesuffix("Client").lower()}
+    config["dtype"] = "float64"
+    alone, _ = federate(tmp_path / "alone", config, clients=4)
+    together, _ = federate(tmp_path / "together", config, clients=4, stack=4)
+    assert max(stacked) == 4
+    for name, value in alone.model.items():
+        np.testing.assert_allclose(together.model[name], value, rtol=1e-10, atol=1e-12)
 
 
 def test_one_client_s_fault_is_its_own(tmp_path: Path, stacked: list[int], monkeypatch: pytest.MonkeyPatch) -> None:

@@ -96,6 +96,34 @@ def merge(carries: Sequence[T], places: Sequence[IntArray]) -> T:
     return type(carries[0])(**merged)
 
 
+def stack_records(records: Sequence[Any]) -> Any:
+    """Return one record of the clients' records, whose floats have a first axis of clients. None for records None.
+
+    Raises:
+        NotAlikeError: Floats have different shapes, or another value differs between the clients.
+    """
+    if records[0] is None:
+        return None
+    columns = {name: [getattr(record, name) for record in records] for name in records[0].arrays()}
+    fields: dict[str, Any] = {}
+    for name, values in columns.items():
+        first = values[0]
+        if any(value is None or value.shape != first.shape for value in values):
+            raise NotAlikeError(f"the clients' records differ in the shape of {name}")
+        if first.dtype.kind != "f" and any((value != first).any() for value in values):
+            raise NotAlikeError(f"the clients' records differ in {name}")
+        fields[name] = np.stack(values) if first.dtype.kind == "f" else first
+    return type(records[0])(**fields)
+
+
+def take_record(record: Any, row: int) -> Any:
+    """Return a client's record from the record of all clients; the inverse of `stack_records`."""
+    if record is None:
+        return None
+    values = record.arrays()
+    return type(record)(**{name: value[row] if value.dtype.kind == "f" else value for name, value in values.items()})
+
+
 def split(value: Any, count: int) -> Sequence[Any]:
     """Return the values of ``count`` clients; the inverse of `join`."""
     if isinstance(value, Tensor):

@@ -159,15 +159,15 @@ class CohortTrainer:
 
     def _fit(self, stack: _Stack, work: Work) -> ReplyBlock:
         """Train a stack, and keep the memories."""
-        memories, rows, started = self._memories, stack.rows, stack.started
+        memories, rows, started, request = self._memories, stack.rows, stack.started, work.request
         recalled: list[tuple[IntArray, Payload | None]] = [(np.arange(len(stack.sites)), None)]
         if memories is not None and rows is not None and started is not None and started.any():
             back, new_ones = np.flatnonzero(started), np.flatnonzero(started == 0)
             recalled = [(back, memories.read(rows[back])), *([(new_ones, None)] if len(new_ones) else [])]
-        arrived, up, new = fit_block(stack.client, stack.sites, recalled, work.request)
+        arrived, up, new = fit_block(stack.client, stack.sites, recalled, request.parameters, request.config)
         points = as_array(arrived)
         points.flags.writeable = False
-        server_round = int(work.request.config[ROUND])
+        server_round = int(request.config[ROUND])
         if new is not None and memories is not None and rows is not None:
             memories.keep(rows, new, server_round, np.isfinite(points).all(axis=1))
         return ReplyBlock(server_round, points, up, [len(site) for site in stack.sites], started)

@@ -1,28 +1,27 @@
 """The local steps of a round for several clients in one computation, on blocks with a row for each client.
 
-A method's `start` and `finish` are called once for each client. Its `step` is called once for all clients, since the
-code of a step also works with a first axis of clients. Only the drawing of batches and the network's matrix products
-have separate implementations. These products add numbers in another order, so results differ from the results of
-separate clients by rounding errors.
+A method's `step` is called once for all clients, since the code of a step also works with a first axis of clients. So
+are `start` and `finish` if the method is ``stacked``; otherwise they are called once for each client. Only the drawing
+of batches and the network's matrix products have separate implementations. These products add numbers in another order,
+so results differ from the results of separate clients by rounding errors.
 """
 
 from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Sequence
-from dataclasses import replace
 from typing import Any, TypeVar
 
+import numpy as np
 from torch import Tensor
 
-from apps.guards.work import Request
 from clients.base import Fitted, MethodClient
 from methods.method import Task, as_array
 from payloads.record import FloatArray, IntArray, Payload
 from payloads.wire import ready_to_send
 from problems.image_tensor import ImageTensor
 from problems.site import Site
-from simulations.engines.stacked.carries import merge
+from simulations.engines.stacked.carries import merge, stack_records, take_record
 from simulations.engines.stacked.networks import StackedNetwork
 from simulations.engines.stacked.pairs import PairStacking
 from simulations.engines.stacked.saddles import SaddleStacking
@@ -64,8 +63,10 @@ def fit_together(
     Raises:
         NotAlikeError: The clients cannot be stacked. No client has changed.
     """
-    first = clients[0]
-    stacking, half = stacking_of(first), first.method.client
+    if clients[0].method.stacked:
+        return _fit_as_block(clients, parameters, config)
+    first, half = clients[0], clients[0].method.client
+    stacking = stacking_of(first)
     assert stacking is not None
     outcomes: list[Any]
     with _model_lock:
@@ -79,12 +80,11 @@ def fit_together(
         ready = [index for index, outcome in enumerate(outcomes) if not isinstance(outcome, Exception)]
         if not ready:
             return outcomes
-        tasks, downs = ([outcomes[index][part] for index in ready] for part in (0, 1))
+        tasks, down = [outcomes[index][0] for index in ready], outcomes[ready[0]][1]
         network = StackedNetwork(first.objective.model.dense, x.expand(len(ready), -1))
-        together = stacking.join(tasks, network)
+        together = stacking.join(tasks[0], [task.site for task in tasks], network)
         carry = stacking.stack([outcomes[index][2] for index in ready], together)
-        etas = [eta for eta, _ in half.batches(tasks[0], downs[0])]
-    for eta, batch in zip(etas, stacking.batches(tasks, downs, half.batches), strict=True):
+    for eta, batch in stacking.batches(together, tasks, down, half.batches):
         carry = half.step(carry, batch, eta, together)
     with _model_lock:
         for index, task, own in zip(ready, tasks, stacking.unstack(carry, tasks), strict=True):
@@ -96,7 +96,8 @@ def fit_block(
     client: MethodClient[Any],
     sites: Sequence[Site],
     recalled: Sequence[tuple[IntArray, Payload | None]],
-    request: Request,
+    parameters: list[FloatArray],
+    config: dict[str, Any],
 ) -> tuple[Tensor, Any, Any]:
     """Return the models (C, d), the payloads and the memories of all clients, computed together.
 
@@ -107,7 +108,8 @@ def fit_block(
         sites: The data of all clients.
         recalled: The memories of some clients as one record, or None if they have no memory, and the places of these
             clients among all. The method's `start` is called once for each entry.
-        request: The message to all clients.
+        parameters: The common argument ``parameters`` of ``fit``.
+        config: The common argument ``config`` of ``fit``.
 
     Returns:
         The models; and one record for all clients, whose floats have a first axis of clients, or None.
@@ -115,24 +117,44 @@ def fit_block(
     stacking, half = stacking_of(client), client.method.client
     assert stacking is not None
     with _model_lock:
-        client.begin(request.parameters, request.config)
+        client.begin(parameters, config)
         x = client.model.parameters.expand(len(sites), -1).clone()
         origin = x.clone() if client.training.steps_by_rows else None
-        task, down = client.task(request.config), client.received(request.config)
-        etas = [eta for eta, _ in half.batches(_in_one_batch(task), down)]
-    together = stacking.join([task], StackedNetwork(client.objective.model.dense, x))
+        task, down = client.task(config), client.received(config)
+        together = stacking.join(task, sites, StackedNetwork(client.objective.model.dense, x))
     parts = [(x[places] if len(recalled) > 1 else x, memory) for places, memory in recalled]
     started = [half.start(part, down, memory, together) for part, memory in parts]
     carry = merge(started, [places for places, _ in recalled])
-    for eta, batch in zip(etas, stacking.draw(task, sites, down, half.batches), strict=True):
+    for eta, batch in stacking.batches(together, (), down, half.batches):
         carry = half.step(carry, batch, eta, together)
     arrived, up, new = half.finish(carry, together)
     return arrived if origin is None else origin.lerp(arrived, task.stretch), up, new
 
 
-def _in_one_batch(task: Task[Any, Any]) -> Task[Any, Any]:
-    """Return a task whose batches are the whole site, so step sizes can be read without drawing batches."""
-    return replace(task, training=task.training.model_copy(update={"batch_size": 0}))
+def _fit_as_block(
+    clients: Sequence[MethodClient[Any]], parameters: list[FloatArray], config: dict[str, Any]
+) -> list[Fitted | Exception]:
+    """Return the results of all clients' ``fit`` for a method that is ``stacked``; see `fit_together`."""
+    outcomes: list[Any] = [attempt(_look, client, config) for client in clients]
+    ready = [index for index, outcome in enumerate(outcomes) if not isinstance(outcome, Exception)]
+    if not ready:
+        return outcomes
+    memories = [outcomes[index] for index in ready]
+    places = [np.flatnonzero([(memory is None) == new for memory in memories]) for new in (False, True)]
+    recalled = [(own, stack_records([memories[place] for place in own])) for own in places if len(own)]
+    sites = [clients[index].site for index in ready]
+    arrived, up, new = fit_block(clients[ready[0]], sites, recalled, parameters, config)
+    for row, index in enumerate(ready):
+        client = clients[index]
+        client.outbox, client.state = take_record(up, row), take_record(new, row)
+        outcomes[index] = [ready_to_send(as_array(arrived[row]))], len(client.site), {}
+    return outcomes
+
+
+def _look(client: MethodClient[Any], config: dict[str, Any]) -> Any:
+    """Return the client's memory, after its checks of the message and of the memory."""
+    client.received(config)
+    return client.recall()
 
 
 def attempt(call: Callable[..., T], *arguments: Any) -> T | Exception:

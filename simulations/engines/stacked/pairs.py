@@ -52,8 +52,12 @@ class PairStacking(Stacking):
         tables = torch.split(carry.u.cpu(), [len(task.f.positives) for task in tasks])
         return [replace(own, u=table) for own, table in zip(apart, tables, strict=True)]
 
-    def batches(self, tasks: Tasks, downs: Sequence[Any], draw: object) -> Iterator[Any]:
-        down, first = downs[0], tasks[0]
+    def batches(self, together: object, tasks: Tasks, down: Any, draw: object) -> Iterator[tuple[float, Any]]:
+        return zip(map(tasks[0].eta, tasks[0].iterations), self._batches(tasks, down), strict=False)
+
+    def _batches(self, tasks: Tasks, down: Any) -> Iterator[Any]:
+        """Yield the batch of all clients for each local step."""
+        first = tasks[0]
         if not isinstance(down, FedXPool | HistogramPool):
             if len(first.f.positives) and len(first.f.partners):
                 yield from self._active(tasks, 0, ACTIVE)

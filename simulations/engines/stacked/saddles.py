@@ -2,50 +2,64 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Hashable, Iterator, Sequence
+from collections.abc import Hashable, Sequence
 from dataclasses import replace
-from typing import Any
+from typing import Any, Self
 
-import numpy as np
 import torch
 from torch import Tensor
 
-from methods.method import Task
-from methods.samples import make_sampler
+from methods.method import Task, as_tensor
+from payloads.record import FloatArray
 from problems.minimax import AUCOracle, CompositionalOracle
 from problems.minimax.compositional import Pull
-from problems.sampling import Indices
 from problems.site import Site
 from simulations.engines.stacked.carries import stack
 from simulations.engines.stacked.networks import StackedNetwork
-from simulations.engines.stacked.stacking import Stacking, Tasks, batch_size
-from simulations.engines.stacked.streams import draw_epochs
-
-# a method's `ClientHalf.batches`
-Draw = Callable[[Any, Any], Iterator[tuple[float, Any]]]
+from simulations.engines.stacked.stacking import Stacking, batch_size
 
 
 class StackedOracle(AUCOracle):
-    """The objectives f_i of many clients as one oracle. A batch is features (C, b, *shape) and labels (C, b).
+    """The objectives f_i of C clients as one oracle. In place of row numbers it takes features and labels (C, b).
 
     Args:
-        oracles: The clients' oracles, with the clients' weights and shares of positives in this round.
+        oracle: The oracle of one client.
+        sizes: The numbers of rows of all clients.
         network: The network with all clients' weights.
     """
 
-    def __init__(self, oracles: Sequence[AUCOracle], network: StackedNetwork) -> None:
-        vars(self).update(vars(oracles[0]))
-        weights = [oracle.weight for oracle in oracles]
-        self.weight: Any = torch.tensor(weights, dtype=self.parameters.dtype, device=self.device).unsqueeze(1)
+    def __init__(self, oracle: AUCOracle, sizes: Sequence[int], network: StackedNetwork) -> None:
+        vars(self).update(vars(oracle))
+        self.parameters = oracle.parameters.clone()  # the next message overwrites the client's point
+        self.num_samples: Any = torch.tensor(sizes, dtype=torch.float64).unsqueeze(1)
         self.stacked: Any = network
+        self._weighed: StackedOracle | None = None
+
+    def weigh(self, prior: float, weight: Any = 1.0) -> Self:
+        """Return a copy with another prior and weights (C, 1), the same object for all clients of a round."""
+        if self._weighed is None or self._weighed.prior != prior:
+            weights: Any = torch.as_tensor(weight).to(self.parameters)
+            self._weighed = super().weigh(prior, weights)
+        return self._weighed  # type: ignore[return-value]
 
     def gradient(self, z: Tensor, rows: Any) -> Tensor:
         """Return the (C, d) gradients at z (C, d), each on its client's batch. The next call overwrites the result."""
         return self._gradient(self.stacked, z, *rows)
 
+    def batch_gradients(self, z: Tensor, batches: object) -> None:
+        """Return None: the gradients of several batches are computed one by one."""
+
 
 class StackedComposition(StackedOracle, CompositionalOracle):
     """The objectives f_i and the inner maps g_i of many clients' compositional problems as one oracle."""
+
+    def load_inner(self, h: FloatArray | None, buffers: FloatArray | None) -> Tensor:
+        """Return the points (h, y) of the second networks of all clients, as a view of one point (d,)."""
+        assert buffers is None
+        point = self.parameters if h is None else self.parameters.clone()
+        if h is not None:
+            point[: self.primal_dim] = as_tensor(h, point)
+        return point.expand(len(self.num_samples), -1)
 
     def descend(self, z: Tensor, rows: Any, rho: float, *, exact: bool = True) -> tuple[Tensor, Pull]:
         """Like `CompositionalOracle.descend`, for points (C, d)."""
@@ -76,39 +90,15 @@ class SaddleStacking(Stacking):
     def shape(self, task: Task[Any, Any]) -> Hashable:
         return batch_size(task.site, task.training), *task.site.features.shape[1:]
 
+    def join(self, task: Task[Any, Any], sites: Sequence[Site], network: StackedNetwork) -> Task[Any, Any]:
+        together = super().join(task, sites, network)
+        sizes, site = [len(one) for one in sites], together.site
+        if not isinstance(task.f, CompositionalOracle):
+            return replace(together, f=StackedOracle(task.f, sizes, network))
+        site.picked = False  # type: ignore[attr-defined]  # the second derivatives need the rows
+        return replace(together, f=StackedComposition(task.f, sizes, network))
+
     def stack(self, carries: Sequence[Any], together: Task[Any, Any]) -> Any:
-        kind = StackedComposition if isinstance(carries[0].f, CompositionalOracle) else StackedOracle
-        f = kind([carry.f for carry in carries], together.f.model)
-        return replace(stack([replace(carry, f=None) for carry in carries]), f=f)
-
-    def batches(self, tasks: Tasks, downs: Sequence[Any], draw: Draw) -> Iterator[Any]:
-        """Yield each method's batch with features (C, b, *shape) and labels (C, b) in place of the row numbers."""
-        sites, iterations = [task.site for task in tasks], tasks[0].iterations
-        samplers = [sampler for task in tasks if (sampler := make_sampler(task)).batch_size]
-        if samplers:
-            numbers = range(iterations.start, iterations.stop + 1)
-            for sampler, (epochs, orders) in zip(samplers, draw_epochs(samplers, numbers), strict=True):
-                sampler.drawn = dict(zip(epochs, orders, strict=True))
-        drawn: list[list[Any]] = [
-            [batch for _, batch in draw(task, down)] for task, down in zip(tasks, downs, strict=True)
-        ]
-        for sampler in samplers:
-            sampler.drawn = {}
-        if not drawn[0]:
-            return
-        first = drawn[0][0]
-        if isinstance(first, np.ndarray):
-            yield from self._gather(0, sites, drawn)
-            return
-        # a named tuple, some of whose fields are rows
-        names = [name for name, value in first._asdict().items() if isinstance(value, np.ndarray)]
-        columns = [
-            self._gather(side, sites, [[getattr(batch, name) for batch in batches] for batches in drawn])
-            for side, name in enumerate(names)
-        ]
-        for batch, *stacked in zip(drawn[0], *columns, strict=True):
-            yield batch._replace(**dict(zip(names, stacked, strict=True)))
-
-    def _gather(self, side: int, sites: Sequence[Site], drawn: list[list[Indices]]) -> Iterator[tuple[Tensor, Tensor]]:
-        rows = np.array(drawn)  # (C, K, b)
-        return self.gatherers[side].batches(sites, rows.reshape(len(sites), -1), rows.shape[2])
+        f, weights = carries[0].f, [[carry.f.weight] for carry in carries]
+        weighed = together.f.weigh(f.prior, torch.tensor(weights, dtype=torch.float64))
+        return replace(stack([replace(carry, f=None) for carry in carries]), f=weighed)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Iterator, Sequence
+from collections.abc import Hashable, Sequence
 from typing import Any
 
 import torch
@@ -10,13 +10,11 @@ from torch import Tensor
 
 from methods.method import Task
 from methods.penalised import PenalisedObjective
-from methods.samples import Batch, HazardObjective, SampleObjective
+from methods.samples import HazardObjective, SampleObjective
 from problems.penalties import L1, Box, ElasticNet, NoPenalty, OnParameters, Penalty, SquaredL2
-from problems.randomness import Purpose
 from problems.site import Site
 from simulations.engines.stacked.networks import StackedNetwork
-from simulations.engines.stacked.stacking import Stacking, Tasks, batch_size
-from simulations.engines.stacked.streams import draw_rows
+from simulations.engines.stacked.stacking import Stacking, batch_size
 
 # penalties whose proximal map treats every coordinate separately, so it also works on a block (C, d)
 BY_COORDINATE = (NoPenalty, L1, SquaredL2, ElasticNet, Box)
@@ -31,26 +29,11 @@ class SampleStacking(Stacking):
         size = batch_size(task.site, task.training)
         return size < len(task.site), size, *task.site.features.shape[1:]
 
-    def join(self, tasks: Tasks, network: StackedNetwork) -> Task[Any, Any]:
-        together = super().join(tasks, network)
+    def join(self, task: Task[Any, Any], sites: Sequence[Site], network: StackedNetwork) -> Task[Any, Any]:
+        together = super().join(task, sites, network)
         if isinstance(together.f, PenalisedObjective):
             together.f.penalty = StackedPenalty(together.f.penalty)  # type: ignore[assignment]
         return together
-
-    def batches(self, tasks: Tasks, downs: object, draw: object) -> Iterator[Batch]:
-        """Yield features, (C, b, *shape) or `PickedRows`, and labels (C, b)."""
-        return self.draw(tasks[0], [task.site for task in tasks], None, draw)
-
-    def draw(self, task: Task[Any, Any], sites: Sequence[Site], down: object, draw: object) -> Iterator[Batch]:
-        """Yield features, (C, b, *shape) or `PickedRows`, and labels (C, b)."""
-        training, size = task.training, batch_size(sites[0], task.training)
-        if size == len(sites[0]):
-            whole = torch.stack([site.features for site in sites]), torch.stack([site.outcomes for site in sites])
-            yield from [whole] * len(task.iterations)
-            return
-        samplers = [site.sampler(site.everyone, size, training.seed, Purpose.SAMPLES) for site in sites]
-        linear = len(task.f.model.dense.shapes) == 1
-        yield from self.gatherers[0].batches(sites, draw_rows(samplers, task.iterations), size, picked=linear)
 
 
 class StackedPenalty:

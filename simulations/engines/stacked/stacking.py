@@ -15,6 +15,7 @@ from problems.site import Site
 from simulations.engines.stacked.carries import stack, unstack
 from simulations.engines.stacked.gathering import Gatherer
 from simulations.engines.stacked.networks import StackedNetwork
+from simulations.engines.stacked.sites import StackedSite
 
 Tasks = Sequence[Task[Any, Any]]
 
@@ -45,11 +46,18 @@ class Stacking(ABC):
     def shape(self, task: Task[Any, Any]) -> Hashable:
         """Return the properties that must be equal for all clients of a stack."""
 
-    def join(self, tasks: Tasks, network: StackedNetwork) -> Task[Any, Any]:
-        """Return one task for all clients, without a site."""
-        f: Any = copy(tasks[0].f)
+    def join(self, task: Task[Any, Any], sites: Sequence[Site], network: StackedNetwork) -> Task[Any, Any]:
+        """Return one task for all clients.
+
+        Args:
+            task: The task of one client.
+            sites: The data of all clients.
+            network: The network with the weights of all clients.
+        """
+        f: Any = copy(task.f)
         f.model = network
-        return replace(tasks[0], f=f, site=None)  # type: ignore[arg-type]
+        site: Any = StackedSite(sites, task.training.local_steps, self.gatherers, picked=len(network.shapes) == 1)
+        return replace(task, f=f, site=site)
 
     def stack(self, carries: Sequence[Any], together: Task[Any, Any]) -> Any:
         """Return one carry for all clients, see `carries.stack`."""
@@ -59,26 +67,17 @@ class Stacking(ABC):
         """Return the carry of each client."""
         return unstack(carry, len(tasks))
 
-    def draw(self, task: Task[Any, Any], sites: Sequence[Site], down: Any, draw: Any) -> Iterator[Any]:
-        """Return for each local step of the round the batch of all clients, whose tasks differ only in the site.
+    def batches(self, together: Task[Any, Any], tasks: Tasks, down: Any, draw: Any) -> Iterator[tuple[float, Any]]:
+        """Return for each local step of the round its step size, and the batch of all clients.
 
         Args:
-            task: The task of one client.
-            sites: The data of all clients.
-            down: The payload that all clients have received from the server.
-            draw: The method's `ClientHalf.batches`.
-        """
-        return self.batches([replace(task, site=site) for site in sites], [down] * len(sites), draw)
-
-    @abstractmethod
-    def batches(self, tasks: Tasks, downs: Sequence[Any], draw: Any) -> Iterator[Any]:
-        """Return for each local step of the round the batch of all clients.
-
-        Args:
+            together: The clients' common task.
             tasks: The clients' tasks.
-            downs: The payload that each client has received from the server.
+            down: The payload from the server.
             draw: The method's `ClientHalf.batches`.
         """
+        drawn: Iterator[tuple[float, Any]] = draw(together, down)
+        return drawn
 
 
 def batch_size(site: Site, training: TrainingSettings) -> int:
