@@ -3,6 +3,7 @@
 In addition to training, it writes the run's records and checkpoints, resumes a run, and measures the server's time.
 """
 
+import os
 import time
 from functools import cached_property
 from logging import INFO, WARNING
@@ -231,6 +232,8 @@ class Training:
     def checkpoint(self, server_round: int, arrays: list[FloatArray]) -> None:
         """Save the run's state for a resumed run, if the run keeps checkpoints."""
         if self.config.training.checkpoint_every:
+            if self.strategy.local:
+                os.sync()  # the clients' memories, which clients on this disk do not flush
             best = dict(self.history.best)
             self.directory.save_checkpoint(
                 snapshot(self.strategy, server_round, arrays, best=best, choice=self.measurement.choice, data=self.data)

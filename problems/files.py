@@ -40,13 +40,14 @@ def room_for(path: Path) -> Iterator[None]:
         raise DiskFullError(path, got=got, allowed="a disk with room", hint=hint) from None
 
 
-def write_atomic(path: Path, data: bytes, *, private: bool = False) -> None:
+def write_atomic(path: Path, data: bytes, *, private: bool = False, flushed: bool = True) -> None:
     """Replace a file. Readers always find either the old or the new file, even after a crash.
 
     Args:
         path: The path of the file.
         data: The new content.
         private: Whether the file gets mode 0600.
+        flushed: Whether the file is on the disk at the end. If not, a loss of power may undo the replacement.
 
     Raises:
         DiskFullError: The disk has no room.
@@ -57,12 +58,14 @@ def write_atomic(path: Path, data: bytes, *, private: bool = False) -> None:
             with open_new(beside, private=private) as file:
                 file.write(data)
                 file.flush()
-                os.fsync(file.fileno())
+                if flushed:
+                    os.fsync(file.fileno())
             beside.replace(path)
         except BaseException:
             beside.unlink(missing_ok=True)
             raise
-        flush(path.parent)
+        if flushed:
+            flush(path.parent)
 
 
 def open_new(path: Path, *, private: bool) -> BinaryIO:

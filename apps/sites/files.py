@@ -21,7 +21,12 @@ FORMAT, VERSION, SEAL = "format", "version", "sha256"
 
 
 def write_tensors(
-    path: Path, arrays: Mapping[str, NDArray[Any]], metadata: Mapping[str, str], *, private: bool = False
+    path: Path,
+    arrays: Mapping[str, NDArray[Any]],
+    metadata: Mapping[str, str],
+    *,
+    private: bool = False,
+    flushed: bool = True,
 ) -> None:
     """Write named arrays as a safetensors file, atomically.
 
@@ -30,9 +35,10 @@ def write_tensors(
         arrays: The arrays by name.
         metadata: Texts by name, for the file's header.
         private: As for `write_atomic`.
+        flushed: As for `write_atomic`.
     """
     contiguous = {name: value.copy(order="C") for name, value in arrays.items()}
-    write_atomic(path, save_tensors(contiguous, dict(metadata)), private=private)
+    write_atomic(path, save_tensors(contiguous, dict(metadata)), private=private, flushed=flushed)
 
 
 def read_tensors(path: Path) -> tuple[dict[str, NDArray[Any]], dict[str, str]]:
@@ -61,6 +67,7 @@ def write_sealed(
     metadata: Mapping[str, str],
     *,
     private: bool = False,
+    flushed: bool = True,
 ) -> None:
     """Write a sealed file, atomically.
 
@@ -71,9 +78,10 @@ def write_sealed(
         arrays: The arrays by name.
         metadata: Further texts by name.
         private: As for `write_atomic`.
+        flushed: As for `write_atomic`.
     """
     header = {**metadata, FORMAT: kind, VERSION: version}
-    write_tensors(path, arrays, {**header, SEAL: _seal(arrays, header)}, private=private)
+    write_tensors(path, arrays, {**header, SEAL: _seal(arrays, header)}, private=private, flushed=flushed)
 
 
 def read_sealed(path: Path, kind: str, version: str) -> tuple[dict[str, NDArray[Any]], dict[str, str]]:

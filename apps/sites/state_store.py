@@ -75,11 +75,14 @@ class StateStore:
     Args:
         folder: The folder of the client's files of a run.
         checkpoint_round: The round of the server's newest checkpoint, from which a resumed run would continue.
+        flushed: Whether each file is on the disk when it is written. A server on the same disk flushes all files before
+            its next checkpoint, so they need not be.
     """
 
-    def __init__(self, folder: Path, checkpoint_round: int) -> None:
+    def __init__(self, folder: Path, checkpoint_round: int, *, flushed: bool = True) -> None:
         self.folder = folder
         self.checkpoint_round = checkpoint_round
+        self.flushed = flushed
 
     @classmethod
     def of(
@@ -98,7 +101,8 @@ class StateStore:
         base = base_folder(context.node_config, local)
         if base is None:
             return None
-        return cls(client_folder(base, str(config[RUN_TOKEN]), partition_id), int(config[CHECKPOINT_ROUND]))
+        folder = client_folder(base, str(config[RUN_TOKEN]), partition_id)
+        return cls(folder, int(config[CHECKPOINT_ROUND]), flushed=state_dir(context.node_config) is not None)
 
     def rounds(self) -> list[int]:
         """Return the rounds with saved memory, oldest first."""
@@ -123,7 +127,8 @@ class StateStore:
         """
         make_folder(self.folder, private=True)
         header = self.describe(type(state), server_round)
-        write_sealed(self.file(server_round), STATE_FORMAT, STATE_VERSION, state.durable(), header, private=True)
+        path, values = self.file(server_round), state.durable()
+        write_sealed(path, STATE_FORMAT, STATE_VERSION, values, header, private=True, flushed=self.flushed)
         covered = [number for number in self.rounds() if number <= self.checkpoint_round]
         for number in covered[:-1]:
             self.file(number).unlink(missing_ok=True)

@@ -1,5 +1,6 @@
 """A run that was cut and continued equals the uninterrupted run."""
 
+import os
 from pathlib import Path
 from typing import Any
 
@@ -9,6 +10,8 @@ from flwr.app import Message
 from apps.config import Scalar
 from apps.evaluation.measurement import Measurement
 from apps.registry import ALGORITHMS
+from apps.run_directory.artifacts import RunDirectory
+from apps.sites import files
 from strategies.rounds.errors import StrategyError
 from tests.battery.federation import FEW_STEPS, SAMPLING, Exchange, Run, federate
 
@@ -70,6 +73,32 @@ def test_a_run_that_was_cut_and_continued_is_the_whole_one(
         assert [line["round"] for line in continued.lines] == [0, 1, 2, 3, 4, 5, 6]
         assert not (tmp_path / name / "failure.json").exists()
         assert_same_run(continued, whole)
+
+
+@pytest.mark.parametrize("own", [False, True])
+def test_memories_are_on_the_disk_before_a_checkpoint_is(
+    own: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A simulated client leaves the flush of its file to the server; a site with its own folder does not."""
+    steps: list[str] = []
+    write, save = files.write_atomic, RunDirectory.save_checkpoint
+
+    def note_write(path: Path, data: bytes, **how: bool) -> None:
+        if path.parent.name == "client-0":
+            steps.append(f"memory, flushed {how['flushed']}")
+        write(path, data, **how)
+
+    def note_save(directory: RunDirectory, checkpoint: Any) -> None:
+        steps.append("checkpoint")
+        save(directory, checkpoint)
+
+    monkeypatch.setattr(files, "write_atomic", note_write)
+    monkeypatch.setattr(RunDirectory, "save_checkpoint", note_save)
+    monkeypatch.setattr(os, "sync", lambda: steps.append("sync"))
+    nodes = [{"state-dir": str(tmp_path / "site")}] if own else [{}]
+    config: dict[str, Scalar] = {"strategy": "scaffold", "checkpoint-every": 1, "num-server-rounds": 2}
+    federate(tmp_path / "run", config, nodes=nodes)
+    assert steps == [f"memory, flushed {own}", "sync", "checkpoint"] * 2
 
 
 @pytest.mark.parametrize("strategy", ["local-sgdm", "scaffold", "fedx2"])
