@@ -6,13 +6,14 @@ folders.
 """
 
 import re
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from pathlib import Path
 from typing import Any, Self, TypeVar
 
 from flwr.app import Context
 
 from apps.sites.files import read_sealed, write_sealed
+from apps.sites.memory_blocks import MemoryBlocks
 from payloads.record import Payload, PayloadError
 from payloads.wire import RUN_TOKEN
 from problems.files import make_folder
@@ -136,7 +137,8 @@ class StateStore:
     def load(self, kind: type[P], since: int, before: int) -> tuple[P | None, int]:
         """Return the newest memory of the rounds from ``since`` to ``before`` - 1, and its round; or (None, 0).
 
-        Files of later rounds are ignored: a resumed run repeats those rounds.
+        Files of later rounds are ignored: a resumed run repeats those rounds. A newer memory may be in a file of many
+        clients, see `apps.sites.memory_blocks`.
 
         Args:
             kind: The type of the memory.
@@ -146,6 +148,12 @@ class StateStore:
         Raises:
             PayloadError: The file is truncated, damaged, or belongs to another client or round.
         """
+        client, (own, stored) = int(self.folder.name.removeprefix("client-")), self.load_own(kind, since, before)
+        shared = MemoryBlocks(self.folder.parent).find(kind, [client], max(since, stored + 1), before)
+        return shared.get(client, (own, stored))
+
+    def load_own(self, kind: type[P], since: int, before: int) -> tuple[P | None, int]:
+        """Return the newest memory in the client's own files, as `load` does."""
         eligible = [number for number in self.rounds() if since <= number < before]
         if not eligible:
             return None, 0
@@ -155,3 +163,25 @@ class StateStore:
             if header.get(name) != wanted:
                 raise PayloadError(f"{path}: {name} {header.get(name)!r}, expected {wanted!r}")
         return kind.from_arrays(arrays), newest
+
+
+def load_all(folder: Path, kind: type[P], clients: Collection[int], before: int) -> dict[int, tuple[P, int]]:
+    """Return the newest memories of clients of a run in the rounds before a round, and their rounds.
+
+    Args:
+        folder: The folder of the clients' files of the run.
+        kind: The type of the memories.
+        clients: The partition ids. Clients without a memory are left out of the result.
+        before: The round after the last round.
+
+    Raises:
+        PayloadError: A file is truncated, damaged, or belongs to another client, run or round.
+    """
+    found = MemoryBlocks(folder).find(kind, clients, 0, before)
+    for path in folder.glob("client-*"):
+        client = int(path.name.removeprefix("client-"))
+        if client in clients:
+            own, number = StateStore(path, 0).load_own(kind, 0, before)
+            if own is not None and number >= found.get(client, (own, 0))[1]:
+                found[client] = own, number
+    return found

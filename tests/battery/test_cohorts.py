@@ -13,8 +13,10 @@ from hypothesis import strategies as st
 
 from apps.client_app import app as client_app
 from apps.config import Scalar, parse_run_config
+from apps.evaluation.measurement import Measurement
 from apps.guards.memory import STATE, STORED_ROUND
 from apps.registry import ALGORITHMS
+from apps.server_app import RunFailedError
 from apps.server_app import app as server_app
 from apps.sites import rows
 from apps.sites.resources import federated_data, new_model
@@ -27,7 +29,7 @@ from payloads.wire import model_record
 from simulations.engines.grid import error_reply, task_identity
 from simulations.engines.in_process import InProcessGrid
 from simulations.engines.stacked import cohorts
-from simulations.engines.stacked.memories import Memories
+from simulations.engines.stacked.memories import Memories, choose_sound
 from simulations.engines.stacked.messages import make_stacker
 from strategies.base import PayloadStrategy
 from strategies.rounds.errors import StrategyError
@@ -61,15 +63,20 @@ def states(grid: InProcessGrid) -> list[dict[str, dict[str, Any]]]:
 def both_ways(folder: Path, config: Mapping[str, Scalar], stack: int = CLIENTS) -> int:
     """Run a federation with blocks and with messages, compare the results, and return the number of a block's rows."""
     apart, tap = federate(folder / "apart", config, clients=CLIENTS, stack=stack)
-    flat = flat_config(folder / "blocks", config)
-    grid = Counter(client_app, CLIENTS, flat, together=make_stacker(stack, flat))
-    serve(grid, server_app, flat)
-    grid.close()
-    blocks = Run(folder / "blocks")
+    blocks, grid = in_blocks(folder / "blocks", config, stack)
     assert blocks.untimed == apart.untimed
     assert blocks.model_bytes == apart.model_bytes
     assert states(grid) == states(tap)
     return grid.rows
+
+
+def in_blocks(path: Path, config: Mapping[str, Scalar], stack: int = CLIENTS) -> tuple[Run, Counter]:
+    """Run a federation with blocks, if possible."""
+    flat = flat_config(path, config)
+    grid = Counter(client_app, CLIENTS, flat, together=make_stacker(stack, flat))
+    serve(grid, server_app, flat)
+    grid.close()
+    return Run(path), grid
 
 
 def rows_of_sites(folder: Path) -> dict[str, Scalar]:
@@ -96,13 +103,58 @@ def test_every_method_has_the_same_results_both_ways(case: str, fraction: float,
         ({"torch-threads": 2, "num-server-rounds": 6}, True),
         ({"steps-by-rows": True, "client-weights": "examples", "lr-decay-every": 0}, True),
         ({"aggregation": "trimmed-mean", "reply-seconds": "20:0.5"}, True),
-        ({"checkpoint-every": 1}, False),
+        ({"checkpoint-every": 1}, True),
         ({"privacy.secure-sum": True, "privacy.secure-threshold": 0.7}, False),
     ],
 )
 def test_other_keys_have_the_same_results_both_ways(more: dict[str, Scalar], blocks: bool, tmp_path: Path) -> None:
     config = {**COMMON, **rows_of_sites(tmp_path), "strategy": "scaffold", **more}
     assert (both_ways(tmp_path, config, stack=3) > 0) == blocks
+
+
+def with_messages(path: Path, config: Mapping[str, Scalar]) -> tuple[Run, Wiretap]:
+    return federate(path, config, clients=CLIENTS, stack=CLIENTS)
+
+
+@pytest.mark.parametrize("strategy", ["scaffold", "fedcanon", "codasca", "fgdro-kl"])
+@pytest.mark.parametrize("parts", [(in_blocks, in_blocks), (with_messages, in_blocks), (in_blocks, with_messages)])
+def test_a_cut_run_continues_with_the_memories_of_its_checkpoint(
+    strategy: str, parts: tuple[Any, Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The run fails in round 6, after the checkpoint of round 4. Some clients have no memory of the rounds since."""
+    config: dict[str, Scalar] = {**COMMON, **CASES[strategy], **rows_of_sites(tmp_path), "strategy": strategy}
+    config |= {"fraction-train": 0.4, "num-server-rounds": 9, "checkpoint-every": 2, "evaluate-every": 1}
+    whole, tap = with_messages(tmp_path / "whole", config)
+    measure = Measurement.measure
+
+    def fail(measurement: Measurement, evaluator: Any, server_round: int, arrays: Any) -> dict[str, float]:
+        if server_round == 6:
+            raise KeyboardInterrupt
+        return measure(measurement, evaluator, server_round, arrays)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(Measurement, "measure", fail)
+        with pytest.raises(KeyboardInterrupt):
+            parts[0](tmp_path / "cut", config)
+    blocks = sorted((tmp_path / "cut" / "client-state").glob("*/blocks/*"))
+    assert bool(blocks) == (parts[0] is in_blocks)
+    continued, _ = parts[1](tmp_path / "cut", {**config, "resume": True})
+    assert continued.model_bytes == whole.model_bytes
+    if parts[1] is in_blocks:  # the newest memories of the last checkpoint, and of the round since
+        newest = {one.partition: one.server_round for one in tap.exchanges if one.server_round < 9 and not one.phase}
+        rounds = {int(path.name.split("-")[1]) for path in (tmp_path / "cut" / "client-state").glob("*/blocks/*")}
+        assert rounds
+        assert rounds <= {*newest.values(), 9}
+
+
+def test_a_damaged_file_of_memories_is_named(tmp_path: Path) -> None:
+    config: dict[str, Scalar] = {**COMMON, **rows_of_sites(tmp_path), "strategy": "scaffold"}
+    config |= {"checkpoint-every": 2, "num-server-rounds": 2, "min-train-nodes": 1.0}
+    in_blocks(tmp_path / "run", config)
+    file = max((tmp_path / "run" / "client-state").glob("*/blocks/*"))
+    file.write_bytes(file.read_bytes()[:-3])
+    with refuses(RunFailedError, f"state-dir: remove the file .*an unusable client state: .*{file.stem}"):
+        in_blocks(tmp_path / "run", {**config, "num-server-rounds": 3, "resume": True})
 
 
 def test_one_client_s_fault_is_its_own(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -258,5 +310,6 @@ def test_a_memory_is_in_a_block_or_in_a_context(events: list[tuple[str, set[int]
         sound = np.array([node % 3 != 0 or number % 2 == 0 for node in order])
         same = np.array([number])
         memory = CorrectionState(server_round=same, correction=values, start=values, gradient=-values)
-        memories.keep(places, memory, number, sound)
+        good, fields = choose_sound(memory, sound)
+        memories.keep(places[good], fields, number)
         known |= {node: (number, float(node * number)) for node, good in zip(order, sound, strict=True) if good}

@@ -17,20 +17,22 @@ from flwr.app import Context
 from apps.client_app import introduce, take_part
 from apps.guards import chain
 from apps.guards.chain import resume, surround
+from apps.guards.memory import STORED_ROUND
 from apps.guards.work import Work, report_of, site_of
 from apps.run_config.algorithm import Sites
+from apps.sites.memory_blocks import MemoryBlocks
 from apps.sites.rows import RowSites, reads_own
-from apps.sites.state_store import StateStore
+from apps.sites.state_store import StateStore, load_all
 from clients.base import MethodClient
 from methods.method import as_array
 from payloads.broadcast import Broadcast, ReplyBlock
-from payloads.flower_internals import make_twin
+from payloads.flower_internals import make_twin, values_of
 from payloads.handshake import SiteReport
 from payloads.record import IntArray, Payload
 from payloads.wire import ROUND, STATE_SINCE
 from problems.site import Site
 from simulations.engines.stacked.fitting import attempt, fit_block, stacking_of
-from simulations.engines.stacked.memories import Memories
+from simulations.engines.stacked.memories import Memories, choose_sound, put
 
 # (a site's properties that must be equal in a stack, the number of such sites) -> the numbers of clients in each stack.
 # None: unknown, so the clients must train on separate messages
@@ -74,6 +76,8 @@ class CohortTrainer:
     def __init__(self) -> None:
         self._known: dict[int, _Known] = {}
         self._memories: Memories | None = None
+        self._files: MemoryBlocks | None = None
+        self._checkpoint = 0
 
     def train(
         self, cohort: Broadcast, contexts: Mapping[int, Context], sizes: Sizes, run: Run
@@ -93,6 +97,8 @@ class CohortTrainer:
         work = attempt(_open, cohort, contexts)
         if isinstance(work, Exception) or not _is_common(work):
             return []
+        if isinstance(attempt(self._follow_checkpoints, work, contexts), Exception):
+            return []
         before = len(self._known)
         known = [self._known.get(node) or self._meet(node, contexts[node], work) for node in cohort.nodes]
         if len(self._known) > before + MANY:
@@ -108,6 +114,33 @@ class CohortTrainer:
         """Move a node's memory to its context, for the ClientApp."""
         if self._memories is not None:
             self._memories.give_back(context)
+
+    def _follow_checkpoints(self, work: Work, contexts: Mapping[int, Context]) -> None:
+        """Load the memories of a resumed run, and remove the files that a resumed run cannot need any more.
+
+        Raises:
+            PayloadError: A file is damaged. Each client reports it when it answers its message.
+        """
+        config, kind = work.request.config, work.client.memory
+        if kind is None or (store := StateStore.of(work.context, config, work.request.local, work.partition)) is None:
+            return
+        if self._files is not None and store.checkpoint_round == self._checkpoint:
+            return
+        stored, missing = set[int](), dict[int, Context]()
+        for context in contexts.values():
+            if (made := values_of(context.state).get(STORED_ROUND)) is not None:
+                stored.add(int(made[ROUND]))
+            else:
+                missing[int(context.node_config["partition-id"])] = context
+        if self._files is None:
+            files = MemoryBlocks(store.folder.parent)
+            files.remove_after(store.checkpoint_round)
+            for partition, (memory, number) in load_all(files.folder, kind, missing, int(config[ROUND])).items():
+                put(missing[partition], memory, number)
+            self._files = files
+        else:
+            self._files.remove(store.checkpoint_round, stored | (self._memories.rounds if self._memories else set()))
+        self._checkpoint = store.checkpoint_round
 
     def _meet(self, node: int, context: Context, work: Work) -> _Known:
         """Look at a client for the first time. A client whose data cannot be read trains alone, to report it."""
@@ -169,7 +202,11 @@ class CohortTrainer:
         points.flags.writeable = False
         server_round = int(request.config[ROUND])
         if new is not None and memories is not None and rows is not None:
-            memories.keep(rows, new, server_round, np.isfinite(points).all(axis=1))
+            sound, fields = choose_sound(new, np.isfinite(points).all(axis=1))
+            if self._files is not None and sound.any():
+                clients = np.array([site.partition_id for site in stack.sites])[sound]
+                self._files.save(server_round, memories.kind, clients, {name: fields[name] for name in new.durable()})
+            memories.keep(rows[sound], fields, server_round)
         return ReplyBlock(server_round, points, up, [len(site) for site in stack.sites], started)
 
 
@@ -212,8 +249,8 @@ def _is_common(work: Work) -> bool:
         return False
     if privacy.secure_sum or privacy.epsilon or client.memory is not client.method.records.memory:
         return False
-    request = work.request
-    return client.memory is None or not StateStore.of(work.context, request.config, request.local, work.partition)
+    store = StateStore.of(work.context, work.request.config, work.request.local, work.partition)
+    return client.memory is None or store is None or not store.flushed
 
 
 def _client_of(work: Work, site: Site) -> MethodClient[Any]:

@@ -73,26 +73,22 @@ class Memories:
                 fields[name] = values[0]
         return self.kind(**fields)
 
-    def keep(self, rows: IntArray, memory: Payload, server_round: int, sound: NDArray[np.bool_]) -> None:
-        """Store the clients' new memories, except if the memory or the client's model is not finite.
+    def keep(self, rows: IntArray, fields: Mapping[str, NDArray[Any]], server_round: int) -> None:
+        """Store the clients' new memories.
 
         Args:
             rows: The (C,) rows of the clients.
-            memory: The memories as one record. A field without the axis of clients has the same value for all.
+            fields: The fields of the memories. A field without the axis of clients has the same value for all.
             server_round: The round.
-            sound: The (C,) clients whose model is finite.
         """
-        fields = memory.arrays()
-        for value in fields.values():
-            if value.dtype.kind == "f":
-                sound = sound & np.isfinite(value).reshape(len(rows), -1).all(axis=1)
-        whole = bool(sound.all())
-        for name, value in fields.items():
-            shared = value.dtype.kind != "f"
-            fields[name] = value if whole or shared else value[sound]
         with self._lock:
-            self._write(rows if whole else rows[sound], fields)
-            self._rounds[rows if whole else rows[sound]] = server_round
+            self._write(rows, fields)
+            self._rounds[rows] = server_round
+
+    @property
+    def rounds(self) -> set[int]:
+        """The rounds in which the memories were stored."""
+        return set(self._rounds.tolist()) - {0}
 
     def give_back(self, context: Context) -> None:
         """Move a node's memory from the blocks to its context."""
@@ -100,8 +96,7 @@ class Memories:
         if row < 0 or not (made := int(self._rounds[row])):
             return
         self._rounds[row] = 0
-        memory = self.kind(**{name: block[row] for name, block in self._blocks.items()})
-        values_of(context.state).update({STATE: memory.to_record(), STORED_ROUND: fill(ConfigRecord, {ROUND: made})})
+        put(context, self.kind(**{name: block[row] for name, block in self._blocks.items()}), made)
 
     def _write(self, rows: Any, fields: Mapping[str, NDArray[Any]]) -> None:
         for name, value in fields.items():
@@ -109,6 +104,30 @@ class Memories:
                 shape = value.shape if np.ndim(rows) == 0 or value.dtype.kind != "f" else value.shape[1:]
                 self._blocks[name] = np.zeros((len(self._rounds), *shape), value.dtype)
             self._blocks[name][rows] = value
+
+
+def put(context: Context, memory: Payload, stored_round: int) -> None:
+    """Store a memory in a node's context, as `apps.guards.memory.MemoryGuard` does."""
+    stored = fill(ConfigRecord, {ROUND: stored_round})
+    values_of(context.state).update({STATE: memory.to_record(), STORED_ROUND: stored})
+
+
+def choose_sound(memory: Payload, sound: NDArray[np.bool_]) -> tuple[NDArray[np.bool_], dict[str, NDArray[Any]]]:
+    """Choose the finite memories of clients whose model is finite.
+
+    Args:
+        memory: The memories of C clients as one record.
+        sound: The (C,) clients whose model is finite.
+
+    Returns:
+        The chosen clients (C,), and the fields of their memories.
+    """
+    fields = memory.arrays()
+    for value in fields.values():
+        if value.dtype.kind == "f":
+            sound = sound & np.isfinite(value).reshape(len(value), -1).all(axis=1)
+    whole = bool(sound.all())
+    return sound, {name: value if whole or value.dtype.kind != "f" else value[sound] for name, value in fields.items()}
 
 
 def _enlarge(block: NDArray[Any], count: int) -> NDArray[Any]:
