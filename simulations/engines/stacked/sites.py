@@ -35,7 +35,7 @@ class StackedSite:
     ) -> None:
         self.sites, self.steps, self.gatherers, self.picked = sites, steps, gatherers, picked
         self.everyone = [site.everyone for site in sites]
-        self._samplers: dict[Purpose, StackedSampler] = {}
+        self._samplers: dict[Gatherer, StackedSampler] = {}
 
     def __getattr__(self, name: str) -> Any:
         if name.startswith("__"):
@@ -55,18 +55,24 @@ class StackedSite:
     def sampler(
         self, indices: Sequence[Indices], batch_size: int, seed: int, purpose: Purpose, end: int | None = None
     ) -> StackedSampler:
-        """Return the batches of all clients. Equal purposes return the same object.
+        """Return the batches of all clients, the same object for equal arguments.
 
         Args:
-            indices: The indices of each client's rows.
+            indices: The indices of each client's rows, `everyone`.
             batch_size: The number of rows in a batch. 0: all rows.
             seed: The run's seed.
             purpose: The purpose of the batches.
             end: Without effect.
+
+        Raises:
+            NotAlikeError: The indices are others, or a gatherer already has another kind of batches.
         """
-        if purpose not in self._samplers:
-            self._samplers[purpose] = StackedSampler(self, indices, batch_size, seed, purpose)
-        return self._samplers[purpose]
+        gatherer, address = self.gatherers[purpose != Purpose.SAMPLES], (batch_size, seed, purpose)
+        if gatherer not in self._samplers:
+            self._samplers[gatherer] = StackedSampler(self, gatherer, address)
+        if indices is not self.everyone or self._samplers[gatherer].address != address:
+            raise NotAlikeError("a stack of sites draws from all rows, and two kinds of batches at most")
+        return self._samplers[gatherer]
 
     def samples(self, batch: Batch) -> Batch:
         """Return the batch, which has its rows already."""
@@ -78,18 +84,13 @@ class StackedSampler:
 
     Args:
         site: The clients' data.
-        indices: The indices of each client's rows.
-        batch_size: The number of rows in a batch. 0: all rows.
-        seed: The run's seed.
-        purpose: The purpose of the batches.
+        gatherer: The gatherer of the batches.
+        address: The number of rows in a batch, the run's seed, and the purpose of the batches.
     """
 
-    def __init__(
-        self, site: StackedSite, indices: Sequence[Indices], batch_size: int, seed: int, purpose: Purpose
-    ) -> None:
-        pairs = zip(site.sites, indices, strict=True)
-        self.samplers = [one.sampler(rows, batch_size, seed, purpose) for one, rows in pairs]
-        self.site, self.gatherer = site, site.gatherers[purpose != Purpose.SAMPLES]
+    def __init__(self, site: StackedSite, gatherer: Gatherer, address: tuple[int, int, Purpose]) -> None:
+        self.samplers = [one.sampler(one.everyone, *address) for one in site.sites]
+        self.site, self.gatherer, self.address = site, gatherer, address
         self._position = -1
         self._batch: Batch | None = None
         self._ahead: Iterator[Batch] = iter(())
