@@ -75,7 +75,7 @@ class CompositeEvaluator(ModelEvaluator):
         self.sample_weights = torch.tensor(np.concatenate(weights))  # (n,)
         self.sample_labels = torch.tensor(np.concatenate([client.labels for client in clients]), dtype=torch.float64)
         self.sample_loss = SAMPLE_LOSSES[config.training.loss]
-        design = linear_features(model.module, as_tensor(together, torch.float32, "cpu"))
+        design = linear_features(model.module, as_tensor(together, model.dtype, "cpu"))
         if design is None:
             self.samples = as_tensor(together, model.dtype, model.device)
             self.smooth = self.optimum = None

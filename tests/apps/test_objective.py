@@ -94,6 +94,13 @@ def test_the_objective_is_the_mean_over_sites_and_g(loss: str, client_weights: s
     assert one(X)["objective"] == pytest.approx(expected, rel=1e-14)
 
 
+def test_rows_in_float64_are_not_rounded() -> None:
+    one = Evaluated({"dataset": "synthetic-sparse-logistic", "partition": "iid", "dtype": "float64"})
+    x = np.append(np.linspace(-1.0, 1.0, one.features[0].shape[1]), 0.3)
+    expected = written_out(one, x) + RIDGE / 2 * (x[:-1] @ x[:-1]) + WEIGHT * np.abs(x[:-1]).sum()
+    assert one(x)["objective"] == pytest.approx(expected, rel=1e-13)
+
+
 def test_biases_are_spared_unless_asked_for(data: dict[str, Scalar]) -> None:
     spared, whole, bias = (
         Evaluated({**data, "loss": "squared-error", "composite.parameters": name})
