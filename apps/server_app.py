@@ -7,17 +7,16 @@ from flwr.common import log
 from flwr.serverapp import Grid, ServerApp
 
 from apps.analysis import Description
-from apps.config import ConfigError, parse_run_config
+from apps.config import parse_run_config
 from apps.run_directory.artifacts import RunDirectory
 from apps.training import FLOWER_SIMULATION, Training, engine_of
 from payloads.flower_internals import add_exit_handler, drop_log_colors
 from payloads.record import PayloadError
-from problems.data import DataError
-from problems.models import ModelError
+from problems.errors import InputError
 from strategies.rounds.errors import StrategyError
 
 # Errors that a user can fix; each message is complete without a traceback.
-EXPECTED = (ConfigError, DataError, ModelError, PayloadError, StrategyError, ValueError, OSError)
+EXPECTED = (InputError, PayloadError, StrategyError, ValueError, OSError)
 
 app = ServerApp()
 drop_log_colors()

@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 import torch
 
+from apps.config import Scalar
 from apps.server_app import RunFailedError
 from methods.method import Task
 from methods.newton import limit
@@ -18,6 +19,7 @@ from problems.errors import InputError
 from problems.models import FlatModel, build_model
 from problems.site import Site
 from tests.algorithms.test_newton import run, tables
+from tests.battery.federation import federate
 from tests.refusals import refuses
 
 ROWS, COLUMNS = 60, 3
@@ -144,3 +146,11 @@ def test_sums_that_no_rows_can_have_are_named() -> None:
     assert standard_errors(difference, ones)[0] == 0  # rounding
     with refuses(InputError, "coefficients: .*a variance below 0"):
         standard_errors(to_raw, -covariance)
+
+
+def test_a_run_ends_with_that_error_alone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("methods.newton_table.standard_errors", lambda a, b: standard_errors(a, -b))
+    config: dict[str, Scalar] = {"strategy": "newton", "dataset": "heart-disease", "partition": "natural"}
+    with refuses(RunFailedError, "coefficients: .*a variance below 0"):
+        federate(tmp_path / "run", {**config, "num-server-rounds": 25}, clients=4)
+    assert "a variance below 0" in (tmp_path / "run" / "failure.json").read_text("utf-8")
