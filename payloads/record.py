@@ -213,6 +213,16 @@ def _find_fault(value: object, spec: ArraySpec, known: dict[str, int], finite: b
     return None
 
 
+def take_row(fields: Mapping[str, NDArray[Any]], row: int) -> dict[str, NDArray[Any]]:
+    """Return one client's fields of a record of many clients.
+
+    Args:
+        fields: The fields. Floats have a first axis of clients; all other values are the same for all clients.
+        row: The client's index.
+    """
+    return {name: value[row] if value.dtype.kind == "f" else value for name, value in fields.items()}
+
+
 def not_finite(value: FloatArray) -> int:
     """Return the number of values that are NaN or infinite."""
     return int(value.size - np.count_nonzero(np.isfinite(value)))

@@ -4,7 +4,7 @@ The guard restores the memory before the work, and stores the new memory after t
 the run has checkpoints and the site a folder for them, on the site's disk.
 """
 
-from flwr.app import ConfigRecord, MessageType
+from flwr.app import ConfigRecord, Context, MessageType
 
 from apps.config import ConfigError
 from apps.guards.guard import Proceed, SiteGuard, Steps
@@ -79,14 +79,20 @@ def _keep(work: Work, answer: Answer, recalled: Payload | None, store: StateStor
     sees only a sum of replies, the client stores its former memory with this round's number, since the round's number
     is sent in replies and must not reveal that this client diverged.
     """
-    state, records, server_round = work.client.state, values_of(work.context.state), int(work.request.config[ROUND])
+    state, server_round = work.client.state, int(work.request.config[ROUND])
     values = [*answer.arrays, *(value for value in state.arrays().values() if value.dtype.kind == "f")]
     finite = not any(map(not_finite, values))
     if finite and store is not None:
         store.save(server_round, state)
     if finite or work.summed > 1:
-        if (memory := state if finite else recalled) is None:
-            records.pop(STATE, None)
-        else:
-            records[STATE] = memory.to_record()
-        records[STORED_ROUND] = fill(ConfigRecord, {ROUND: server_round})
+        put(work.context, state if finite else recalled, server_round)
+
+
+def put(context: Context, memory: Payload | None, stored_round: int) -> None:
+    """Store a client's memory of a round in its node's context. None: the client has no memory in this round."""
+    records = values_of(context.state)
+    if memory is None:
+        records.pop(STATE, None)
+    else:
+        records[STATE] = memory.to_record()
+    records[STORED_ROUND] = fill(ConfigRecord, {ROUND: stored_round})

@@ -84,11 +84,20 @@ def write_sealed(
     write_tensors(path, arrays, {**header, SEAL: _seal(arrays, header)}, private=private, flushed=flushed)
 
 
-def read_sealed(path: Path, kind: str, version: str) -> tuple[dict[str, NDArray[Any]], dict[str, str]]:
+def read_sealed(
+    path: Path, kind: str, version: str, expected: Mapping[str, str] | None = None
+) -> tuple[dict[str, NDArray[Any]], dict[str, str]]:
     """Return the named arrays and the metadata of a sealed file.
 
+    Args:
+        path: The path of the file.
+        kind: The name of the format.
+        version: The version of the format.
+        expected: Further texts that the metadata must contain, by name.
+
     Raises:
-        PayloadError: The file is missing, truncated, of another format or version, or changed since it was written.
+        PayloadError: The file is missing, truncated, of another format or version, changed since it was written, or its
+            metadata are not as expected.
     """
     arrays, metadata = read_tensors(path)
     got = metadata.get(FORMAT, "none"), metadata.get(VERSION, "none")
@@ -96,6 +105,9 @@ def read_sealed(path: Path, kind: str, version: str) -> tuple[dict[str, NDArray[
         raise PayloadError(f"{path}: format {got[0]!r} of version {got[1]!r}, expected {kind!r} of version {version!r}")
     if metadata.pop(SEAL, "") != _seal(arrays, metadata):
         raise PayloadError(f"{path}: its content was changed after it was written (sha256)")
+    for name, wanted in (expected or {}).items():
+        if metadata.get(name) != wanted:
+            raise PayloadError(f"{path}: {name} {metadata.get(name)!r}, expected {wanted!r}")
     return arrays, metadata
 
 

@@ -9,10 +9,9 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 import numpy as np
-from numpy.typing import NDArray
 
 from apps.sites.files import read_sealed, write_sealed
-from payloads.record import IntArray, Payload, PayloadError
+from payloads.record import IntArray, Payload, take_row
 from problems.files import make_folder
 
 BLOCKS_FORMAT, BLOCKS_VERSION = "florilegium-client-states", "1"
@@ -62,14 +61,11 @@ class MemoryBlocks:
         for number, path in sorted(self._files(), reverse=True):
             if not since <= number < before or len(found) == len(clients):
                 continue
-            arrays, header = read_sealed(path, BLOCKS_FORMAT, BLOCKS_VERSION)
-            for name, wanted in self._describe(kind, number).items():
-                if header.get(name) != wanted:
-                    raise PayloadError(f"{path}: {name} {header.get(name)!r}, expected {wanted!r}")
+            arrays, _ = read_sealed(path, BLOCKS_FORMAT, BLOCKS_VERSION, self._describe(kind, number))
             owners = arrays.pop(_CLIENTS, np.zeros(0, dtype=np.int64))
             for row, client in enumerate(owners.tolist()):
                 if client in clients and client not in found:
-                    found[client] = kind.from_arrays(_take(arrays, row)), number
+                    found[client] = kind.from_arrays(take_row(arrays, row)), number
         return found
 
     def remove(self, checkpoint_round: int, needed: Collection[int]) -> None:
@@ -99,8 +95,3 @@ class MemoryBlocks:
     def _describe(self, kind: type[Payload], server_round: int) -> dict[str, str]:
         """Return the metadata of a file: the run, and the type and the round of the memories."""
         return {"owner": self.folder.name, "kind": kind.__name__, "round": str(server_round)}
-
-
-def _take(arrays: Mapping[str, NDArray[Any]], row: int) -> dict[str, NDArray[Any]]:
-    """Return one client's fields."""
-    return {name: value[row] if value.dtype.kind == "f" else value for name, value in arrays.items()}

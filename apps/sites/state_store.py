@@ -14,7 +14,7 @@ from flwr.app import Context
 
 from apps.sites.files import read_sealed, write_sealed
 from apps.sites.memory_blocks import MemoryBlocks
-from payloads.record import Payload, PayloadError
+from payloads.record import Payload
 from payloads.wire import RUN_TOKEN
 from problems.files import make_folder
 
@@ -158,10 +158,7 @@ class StateStore:
         if not eligible:
             return None, 0
         path, newest = self.file(eligible[-1]), eligible[-1]
-        arrays, header = read_sealed(path, STATE_FORMAT, STATE_VERSION)
-        for name, wanted in self.describe(kind, newest).items():
-            if header.get(name) != wanted:
-                raise PayloadError(f"{path}: {name} {header.get(name)!r}, expected {wanted!r}")
+        arrays, _ = read_sealed(path, STATE_FORMAT, STATE_VERSION, self.describe(kind, newest))
         return kind.from_arrays(arrays), newest
 
 

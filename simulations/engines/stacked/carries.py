@@ -14,7 +14,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from payloads.record import IntArray
+from payloads.record import IntArray, take_row
 
 T = TypeVar("T")
 
@@ -118,10 +118,7 @@ def stack_records(records: Sequence[Any]) -> Any:
 
 def take_record(record: Any, row: int) -> Any:
     """Return a client's record from the record of all clients; the inverse of `stack_records`."""
-    if record is None:
-        return None
-    values = record.arrays()
-    return type(record)(**{name: value[row] if value.dtype.kind == "f" else value for name, value in values.items()})
+    return None if record is None else type(record)(**take_row(record.arrays(), row))
 
 
 def split(value: Any, count: int) -> Sequence[Any]:

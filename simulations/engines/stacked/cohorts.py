@@ -17,7 +17,7 @@ from flwr.app import Context
 from apps.client_app import introduce, take_part
 from apps.guards import chain
 from apps.guards.chain import resume, surround
-from apps.guards.memory import STORED_ROUND
+from apps.guards.memory import STORED_ROUND, put
 from apps.guards.work import Work, report_of, site_of
 from apps.run_config.algorithm import Sites
 from apps.sites.memory_blocks import MemoryBlocks
@@ -32,7 +32,7 @@ from payloads.record import IntArray, Payload
 from payloads.wire import ROUND, STATE_SINCE
 from problems.site import Site
 from simulations.engines.stacked.fitting import attempt, fit_block, stacking_of
-from simulations.engines.stacked.memories import Memories, choose_sound, put
+from simulations.engines.stacked.memories import Memories, choose_sound
 
 # (a site's properties that must be equal in a stack, the number of such sites) -> the numbers of clients in each stack.
 # None: unknown, so the clients must train on separate messages

@@ -10,11 +10,11 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
-from flwr.app import ConfigRecord, Context
+from flwr.app import Context
 from numpy.typing import NDArray
 
-from apps.guards.memory import STATE, STORED_ROUND
-from payloads.flower_internals import fill, values_of
+from apps.guards.memory import STATE, STORED_ROUND, put
+from payloads.flower_internals import values_of
 from payloads.record import IntArray, Payload
 from payloads.wire import ROUND
 from simulations.engines.stacked.carries import NotAlikeError
@@ -104,12 +104,6 @@ class Memories:
                 shape = value.shape if np.ndim(rows) == 0 or value.dtype.kind != "f" else value.shape[1:]
                 self._blocks[name] = np.zeros((len(self._rounds), *shape), value.dtype)
             self._blocks[name][rows] = value
-
-
-def put(context: Context, memory: Payload, stored_round: int) -> None:
-    """Store a memory in a node's context, as `apps.guards.memory.MemoryGuard` does."""
-    stored = fill(ConfigRecord, {ROUND: stored_round})
-    values_of(context.state).update({STATE: memory.to_record(), STORED_ROUND: stored})
 
 
 def choose_sound(memory: Payload, sound: NDArray[np.bool_]) -> tuple[NDArray[np.bool_], dict[str, NDArray[Any]]]:

@@ -176,18 +176,6 @@ class _Orders:
         return [part.reshape(count, -1) for part, count in zip(parts, self.counts.tolist(), strict=True)]
 
 
-def draw_epochs(samplers: Sequence[EpochSampler], numbers: range) -> list[tuple[range, Indices]]:
-    """Return each sampler's epochs for some consecutive batches, and the orders (epochs, n) of its indices in them.
-
-    Args:
-        samplers: Samplers with the same seed and purpose, whose batches are not empty.
-        numbers: The numbers of the batches, counted from the start of the run.
-    """
-    orders = _Orders(samplers, numbers)
-    pairs = zip(orders.first.tolist(), orders.split(), strict=True)
-    return [(range(first, first + len(order)), order) for first, order in pairs]
-
-
 def draw_rows(samplers: Sequence[EpochSampler], numbers: range) -> Indices:
     """Return the (C, K b) rows of K consecutive batches of each sampler.
 
