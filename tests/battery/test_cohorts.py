@@ -25,7 +25,7 @@ from methods.composite import CorrectionState
 from methods.scaffold import ControlChange
 from methods.scgdam import CompositionalUp
 from payloads.broadcast import BlockReplies, Broadcast, Introductions, ReplyBlock
-from payloads.wire import model_record
+from payloads.wire import CONFIG, ROUND, model_record
 from simulations.engines.grid import error_reply, task_identity
 from simulations.engines.in_process import InProcessGrid
 from simulations.engines.stacked import cohorts
@@ -116,14 +116,31 @@ def with_messages(path: Path, config: Mapping[str, Scalar]) -> tuple[Run, Wireta
     return federate(path, config, clients=CLIENTS, stack=CLIENTS)
 
 
+def with_a_gap(path: Path, config: Mapping[str, Scalar]) -> tuple[Run, Counter]:
+    """Run a federation with blocks, but with messages in round 5."""
+    opened = cohorts._open
+
+    def open_other_rounds(cohort: Broadcast, *others: Any) -> Any:
+        if cohort[0].content.config_records[CONFIG][ROUND] == 5:
+            raise ValueError("no block")
+        return opened(cohort, *others)
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(cohorts, "_open", open_other_rounds)
+        return in_blocks(path, config)
+
+
 @pytest.mark.parametrize("strategy", ["scaffold", "fedcanon", "codasca", "fgdro-kl"])
-@pytest.mark.parametrize("parts", [(in_blocks, in_blocks), (with_messages, in_blocks), (in_blocks, with_messages)])
+@pytest.mark.parametrize(
+    "parts",
+    [(in_blocks, in_blocks), (with_messages, in_blocks), (in_blocks, with_messages), (with_a_gap, in_blocks)],
+)
 def test_a_cut_run_continues_with_the_memories_of_its_checkpoint(
     strategy: str, parts: tuple[Any, Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The run fails in round 6, after the checkpoint of round 4. Some clients have no memory of the rounds since."""
     config: dict[str, Scalar] = {**COMMON, **CASES[strategy], **rows_of_sites(tmp_path), "strategy": strategy}
-    config |= {"fraction-train": 0.4, "num-server-rounds": 9, "checkpoint-every": 2, "evaluate-every": 1}
+    config |= {"fraction-train": 0.4, "num-server-rounds": 9, "checkpoint-every": 2, "evaluate-every": 1, "seed": 4}
     whole, tap = with_messages(tmp_path / "whole", config)
     measure = Measurement.measure
 
@@ -137,7 +154,7 @@ def test_a_cut_run_continues_with_the_memories_of_its_checkpoint(
         with pytest.raises(KeyboardInterrupt):
             parts[0](tmp_path / "cut", config)
     blocks = sorted((tmp_path / "cut" / "client-state").glob("*/blocks/*"))
-    assert bool(blocks) == (parts[0] is in_blocks)
+    assert bool(blocks) == (parts[0] is not with_messages)
     continued, _ = parts[1](tmp_path / "cut", {**config, "resume": True})
     assert continued.model_bytes == whole.model_bytes
     if parts[1] is in_blocks:  # the newest memories of the last checkpoint, and of the round since

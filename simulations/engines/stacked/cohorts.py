@@ -1,6 +1,6 @@
 """Local training of a cohort as blocks: no client has its own message or reply.
 
-The guards of the first client decide for all clients, since the nodes' settings differ only in the partition id. All
+The guards of one client decide for all clients, since the nodes' settings differ only in the partition id. All
 other clients train on separate messages, as in `simulations.engines.stacked.messages`.
 """
 
@@ -94,7 +94,11 @@ class CohortTrainer:
             The values of the replies in blocks, and the place in the cohort of each of a block's rows. The clients in
             all other places must train on separate messages.
         """
-        work = attempt(_open, cohort, contexts)
+        place = 0
+        if self._memories is not None:  # the guards of another client would look for its memory in all files
+            place = self._memories.find(cohort.nodes)
+            self.give_back(contexts[cohort.nodes[place]])
+        work = attempt(_open, cohort, contexts, place)
         if isinstance(work, Exception) or not _is_common(work):
             return []
         if isinstance(attempt(self._follow_checkpoints, work, contexts), Exception):
@@ -124,8 +128,11 @@ class CohortTrainer:
         config, kind = work.request.config, work.client.memory
         if kind is None or (store := StateStore.of(work.context, config, work.request.local, work.partition)) is None:
             return
-        if self._files is not None and store.checkpoint_round == self._checkpoint:
+        server_round, checkpoint = int(config[ROUND]), store.checkpoint_round
+        # later memories replace the checkpoint's, so files are removed only before the first training after it
+        if self._files is not None and (checkpoint == self._checkpoint or server_round != checkpoint + 1):
             return
+        self._checkpoint = checkpoint
         stored, missing = set[int](), dict[int, Context]()
         for context in contexts.values():
             if (made := values_of(context.state).get(STORED_ROUND)) is not None:
@@ -134,13 +141,12 @@ class CohortTrainer:
                 missing[int(context.node_config["partition-id"])] = context
         if self._files is None:
             files = MemoryBlocks(store.folder.parent)
-            files.remove_after(store.checkpoint_round)
-            for partition, (memory, number) in load_all(files.folder, kind, missing, int(config[ROUND])).items():
+            files.remove_after(checkpoint)
+            for partition, (memory, number) in load_all(files.folder, kind, missing, server_round).items():
                 put(missing[partition], memory, number)
             self._files = files
         else:
-            self._files.remove(store.checkpoint_round, stored | (self._memories.rounds if self._memories else set()))
-        self._checkpoint = store.checkpoint_round
+            self._files.remove(checkpoint, stored | (self._memories.rounds if self._memories else set()))
 
     def _meet(self, node: int, context: Context, work: Work) -> _Known:
         """Look at a client for the first time. A client whose data cannot be read trains alone, to report it."""
@@ -228,13 +234,13 @@ def introduce_all(cohort: Broadcast, contexts: Mapping[int, Context]) -> tuple[l
     return reports, first.config
 
 
-def _open(cohort: Broadcast, contexts: Mapping[int, Context]) -> Work:
-    """Run the guards of the first client up to its training, and return its work.
+def _open(cohort: Broadcast, contexts: Mapping[int, Context], place: int) -> Work:
+    """Run the guards of one client up to its training, and return its work.
 
     Raises:
         Exception: A guard refuses, or the message is malformed.
     """
-    work = Work.of(cohort[0], contexts[cohort.nodes[0]])
+    work = Work.of(cohort[place], contexts[cohort.nodes[place]])
     steps = surround(work, take_part)
     resume(steps)
     steps.close()
@@ -242,7 +248,7 @@ def _open(cohort: Broadcast, contexts: Mapping[int, Context]) -> Work:
 
 
 def _is_common(work: Work) -> bool:
-    """Return whether all clients of a run do the same work as the first client, apart from their data."""
+    """Return whether all clients of a run do the same work as this client, apart from their data."""
     client, privacy, sites = work.client, work.run.privacy, type(work.run.algorithm.sites)
     own = any(getattr(sites, name) is not getattr(Sites, name) for name in ("audit", "begin", "end"))
     if own or not isinstance(client, MethodClient) or not client.method.stacked or stacking_of(client) is None:

@@ -54,6 +54,11 @@ class Memories:
                     self._rounds[rows[index]] = made
         return rows
 
+    def find(self, nodes: Sequence[int]) -> int:
+        """Return the place of the first of the nodes that has a memory here; 0 if none has."""
+        rows = self._rows
+        return next((i for i, node in enumerate(nodes) if node in rows and self._rounds[rows[node]]), 0)
+
     def recall(self, rows: IntArray, since: int, server_round: int) -> IntArray:
         """Return the rounds (C,) of the usable memories; 0: the client has none. See `apps.guards.memory.recall`."""
         rounds = self._rounds[rows]
