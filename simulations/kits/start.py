@@ -44,6 +44,22 @@ def environment_of(folder: Path) -> dict[str, str]:
     return {**os.environ, **quiet, "FLWR_HOME": str(home), "PATH": path}
 
 
+def put_scripts(folder: Path) -> None:
+    """Write the scripts that keep claims, which run Flower's scripts of the same names.
+
+    Args:
+        folder: The kit. ``environment_of`` has the scripts on the path.
+    """
+    scripts = folder / "flwr" / "bin"
+    make_folder(scripts, private=True)
+    search = environment_of(folder)["PATH"].split(os.pathsep, 1)[1]
+    for name in claim.COMMANDS:
+        if own := shutil.which(name, path=search):
+            text = f"#!{sys.executable}\nimport runpy, sys\nsys.argv.insert(1, {own!r})\n"
+            (scripts / name).write_text(f"{text}runpy.run_path({claim.__file__!r}, run_name='__main__')\n", "utf-8")
+            (scripts / name).chmod(0o700)
+
+
 def connect(kit: Kit, folder: Path) -> None:
     """Name the connection to the SuperLink for ``flwr`` commands on the SuperLink's machine."""
     port = Address("tcp", kit.listen).port
@@ -91,7 +107,7 @@ def start(folder: Path, *, unchecked: bool = False, show: bool = False, host: st
     if show:
         print(shlex.join(command))
         return 0
-    _put_scripts(folder)
+    put_scripts(folder)
     if superlink:
         connect(kit, folder)
     else:
@@ -122,18 +138,6 @@ def _check(kit: Kit, folder: Path, options: list[str]) -> int:
     if done.returncode:
         log(WARNING, "not started: the doctor's lines above that begin with 'wrong' have the remedy")
     return done.returncode
-
-
-def _put_scripts(folder: Path) -> None:
-    """Write the scripts that keep claims, which run Flower's scripts of the same names."""
-    scripts = folder / "flwr" / "bin"
-    make_folder(scripts, private=True)
-    search = environment_of(folder)["PATH"].split(os.pathsep, 1)[1]
-    for name in claim.COMMANDS:
-        if own := shutil.which(name, path=search):
-            text = f"#!{sys.executable}\nimport runpy, sys\nsys.argv.insert(1, {own!r})\n"
-            (scripts / name).write_text(f"{text}runpy.run_path({claim.__file__!r}, run_name='__main__')\n", "utf-8")
-            (scripts / name).chmod(0o700)
 
 
 def _wait_for(address: str) -> None:

@@ -18,6 +18,7 @@ import tomli_w
 from apps.config import Scalar
 from simulations.arguments import nest
 from simulations.engines.flower import UNFINISHED
+from simulations.kits.start import environment_of, put_scripts
 from tests.battery.engines import end_processes, processes_of
 from tests.battery.federation import Run, flat_config, patients
 from tests.battery.ports import free_ports
@@ -72,11 +73,10 @@ class Deployment:
 
     @property
     def environment(self) -> dict[str, str]:
-        path = os.pathsep.join([str(Path(sys.executable).parent), os.environ.get("PATH", "")])
         kept = {name: value for name, value in os.environ.items() if not name.startswith("FLWR_")}
         return {
             **kept,
-            "PATH": path,
+            "PATH": environment_of(self.folder)["PATH"],
             "FLWR_HOME": str(self.folder),
             "FLWR_TELEMETRY_ENABLED": "0",
             "FLWR_DISABLE_UPDATE_CHECK": "1",
@@ -87,7 +87,8 @@ class Deployment:
         return str(Path(sys.executable).with_name(name))
 
     def prepare(self) -> None:
-        """Create certificates, a key for each site, and the connection in Flower's configuration."""
+        """Create certificates, keys, a kit's scripts, and the connection in Flower's configuration."""
+        put_scripts(self.folder)
         self.script("certificates.sh", "tls", "localhost", self.host)
         for site in range(self.sites):
             self.script("node-key.sh", "keys", f"site-{site}")
