@@ -19,7 +19,9 @@ from apps.registry import ALGORITHMS
 from tests.battery.federation import SAMPLING, federate, model_of, payloads_of, save_npz
 
 RECORDED = Path(__file__).with_name("trajectories.npz")
-TOLERANCE = {"float64": 1e-12, "float32": 1e-6}  # relative to the values' Euclidean norm
+# relative to the values' Euclidean norm; fedcanon divides differences of models by short steps, which multiplies the
+# rounding of float32 sums, different on each processor, to 1.5e-6
+TOLERANCE = {"float64": 1e-12, "float32": 4e-6}
 # Four sites: unequal in size and in their share of positives, one without positives and one without negatives.
 LABELS, GIVEN = [1] * 13 + [0] * 29, "24:0.125,6:1,4:0,8:0.5"
 COMMON: dict[str, Scalar] = {
