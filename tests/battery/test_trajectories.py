@@ -19,9 +19,10 @@ from apps.registry import ALGORITHMS
 from tests.battery.federation import SAMPLING, federate, model_of, payloads_of, save_npz
 
 RECORDED = Path(__file__).with_name("trajectories.npz")
-# relative to the values' Euclidean norm; fedcanon divides differences of models by short steps, which multiplies the
-# rounding of float32 sums, different on each processor, to 1.5e-6
-TOLERANCE = {"float64": 1e-12, "float32": 4e-6}
+TOLERANCE = {"float64": 1e-12, "float32": 1e-6}  # relative to the values' Euclidean norm
+# fedcanon divides differences of models by short steps, which multiplies the rounding of float32 sums, different on
+# each processor, to 1.5e-6
+ROUNDED = {("fedcanon", "float32"): 4e-6}
 # Four sites: unequal in size and in their share of positives, one without positives and one without negatives.
 LABELS, GIVEN = [1] * 13 + [0] * 29, "24:0.125,6:1,4:0,8:0.5"
 COMMON: dict[str, Scalar] = {
@@ -100,7 +101,8 @@ def test_messages_and_models_are_those_recorded(case: str, dtype: str, tmp_path:
     recorded = np.load(RECORDED)[f"{case} {dtype}"]
     assert found.shape == recorded.shape
     assert np.isfinite(found).all()
-    assert (np.abs(found - recorded) <= TOLERANCE[dtype] * (1 + norms)).all()
+    tolerance = ROUNDED.get((case, dtype), TOLERANCE[dtype])
+    assert (np.abs(found - recorded) <= tolerance * (1 + norms)).all()
 
 
 def record(again: Collection[str] = ()) -> None:

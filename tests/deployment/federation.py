@@ -73,10 +73,9 @@ class Deployment:
 
     @property
     def environment(self) -> dict[str, str]:
-        kept = {name: value for name, value in os.environ.items() if not name.startswith("FLWR_")}
+        kept = {name: value for name, value in environment_of(self.folder).items() if not name.startswith("FLWR_")}
         return {
             **kept,
-            "PATH": environment_of(self.folder)["PATH"],
             "FLWR_HOME": str(self.folder),
             "FLWR_TELEMETRY_ENABLED": "0",
             "FLWR_DISABLE_UPDATE_CHECK": "1",
@@ -200,7 +199,8 @@ class Deployment:
         self.processes[name].wait(SECONDS_TO_START)
         with contextlib.suppress(TimeoutError):
             until(lambda: not self.processes_of(name), f"{name} ends", SECONDS_TO_END)
-        self.kill(name)
+        self.kill(name, CLIENT_APP)
+        until(lambda: not self.processes_of(name), f"{name} ends")
 
     def restart_node(self, site: int, **options: Any) -> None:
         """Start a site's SuperNode until the SuperLink accepts it, which takes until a killed one's heartbeat
