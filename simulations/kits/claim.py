@@ -6,6 +6,10 @@ further processes then make the machine slower still. ``florilegium kit start`` 
 file before Flower's own scripts. The process renews the claim from its first moment, while Flower's script runs. If the
 claim has already expired, the process ends at once, and prints the reason.
 
+Flower's process waits without a limit for the parts of its message. If the run ends first, they never come, and the
+process outlives its SuperNode, since Flower's signal does not wake its main thread. This file therefore ends a process
+that still runs two minutes after its task or its parent process has ended.
+
 The file uses only quick parts of the standard library, since its imports delay the first renewal.
 """
 
@@ -26,7 +30,9 @@ PATH, TOKEN, MEDIA = "/v1/runtime/send-task-heartbeat", "flwr-task-token", "appl
 ACCEPTED = b"\x08\x01"
 # the seconds after which Flower gives up a claim that was never renewed, between two renewals, and of a request
 LIMIT, EVERY, TIMEOUT = 30.0, 10.0, 5.0
-EXPIRED = 75  # the exit code of a process whose claim has expired, as in sysexits.h: try again later
+AFTER = 120.0  # the seconds that a process may still run after the end of its task or of its parent process
+EXPIRED = 75  # the exit code of a process that this file ends, as in sysexits.h: try again later
+LEFT_BEHIND = f"this process ends itself, {AFTER:.0f} seconds after the end of its task or of its parent process"
 
 
 def main() -> None:
@@ -37,13 +43,16 @@ def main() -> None:
 
 
 def _renew(arguments: list[str]) -> None:
-    renewed = False
-    while (accepted := _send(arguments)) is not False:
+    parent, renewed = os.getppid(), False
+    while (alive := os.getppid() == parent) and (accepted := _send(arguments)) is not False:
         renewed |= accepted is True
         time.sleep(EVERY if accepted else 1.0)
-    if not renewed:  # else the task has ended
+    if alive and not renewed:  # else the task or the parent process has ended
         print(describe(_age()), file=sys.stderr, flush=True)
         os._exit(EXPIRED)
+    time.sleep(AFTER)
+    print(f"WARNING: {LEFT_BEHIND}", file=sys.stderr, flush=True)
+    os._exit(EXPIRED)
 
 
 def describe(seconds: float) -> str:

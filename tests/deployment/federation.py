@@ -28,7 +28,6 @@ SECONDS_TO_START = 240.0
 SECONDS_TO_RUN = 900.0
 # pause between two starts of a SuperNode that the SuperLink rejects
 SECONDS_TO_RESTART = 5.0
-SECONDS_TO_END = 30.0
 # seconds between two polls for work: at 0.05, polling takes a third of two cores
 POLL = "0.3"
 CONNECTION = "loopback"
@@ -191,15 +190,9 @@ class Deployment:
         self.processes[name].poll()
 
     def stop(self, name: str) -> None:
-        """End the SuperLink or a site like its operator, and wait until its children have ended too.
-
-        A ClientApp whose message no longer comes since its run has ended outlives its SuperNode. It is killed.
-        """
+        """End the SuperLink or a site like its operator, and wait until its children have ended too."""
         self.processes[name].terminate()
         self.processes[name].wait(SECONDS_TO_START)
-        with contextlib.suppress(TimeoutError):
-            until(lambda: not self.processes_of(name), f"{name} ends", SECONDS_TO_END)
-        self.kill(name, CLIENT_APP)
         until(lambda: not self.processes_of(name), f"{name} ends")
 
     def restart_node(self, site: int, **options: Any) -> None:

@@ -331,6 +331,26 @@ def test_a_claim_is_renewed_before_flowers_script_runs(status: int, answer: byte
     assert ("this machine is too slow for its SuperNodes" in done.stderr) == (code != 0)
 
 
+@pytest.mark.parametrize(("answers", "parent"), [([True, False], "os.wait()"), ([True] * 500, "os._exit(0)")])
+def test_a_process_whose_task_or_parent_has_ended_does_not_wait_for_ever(answers: list[bool], parent: str) -> None:
+    code = f"""
+import os, threading
+from simulations.kits import claim
+ready, begun = os.pipe()
+if os.fork():
+    os.read(ready, 1)
+    {parent}
+else:
+    answers = iter({answers})
+    claim._send = lambda arguments: os.write(begun, b"1") and next(answers)
+    claim.EVERY = claim.AFTER = 0.1
+    threading.Thread(target=claim._renew, args=([],), daemon=True).start()
+    threading.Event().wait()
+"""
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60)
+    assert done.stderr == f"WARNING: {claim.LEFT_BEHIND}\n"
+
+
 def test_the_start_of_a_kit_needs_no_pytorch() -> None:
     """The process that starts a SuperNode stays beside it, so it must be small."""
     code = "import sys, simulations.kits.start; assert 'torch' not in sys.modules"
