@@ -19,6 +19,9 @@ from problems.data.units import find_units
 
 BINS = 10
 """The number of bins of a number for its information value."""
+_SMALLEST_BIN = 4
+# If sites count groups of rows, the counts of a bin are wrong by about half of the sum of all least cells. A bin then
+# has on average at least so many times this sum of rows of the smaller class. Errors add about 0.02 to the value.
 QUANTILE_NAMES = tuple(f"q{round(100 * level):02d}" for level in LEVELS)
 _MISSING, _UNLISTED, _HIDDEN = "missing", "other texts", "suppressed"
 
@@ -44,7 +47,10 @@ def describe(pool: Pool, sites: Sequence[str]) -> Facts:
         **_outcome(whole),
     }  # fmt: skip
     units = _find_units(pool, parts)
-    columns = [_number(pool, whole, parts, index, units) for index in range(len(pool.columns.numbers))]
+    bins = min(BINS, int(whole.rows[:2].min()) // (_SMALLEST_BIN * pool.grouped)) if pool.grouped else BINS
+    facts["sum_of_least_cells"] = pool.grouped
+    facts["rows_for_information"] = 2 * _SMALLEST_BIN * pool.grouped if bins < 2 else None
+    columns = [_number(pool, whole, parts, index, units, bins) for index in range(len(pool.columns.numbers))]
     columns += [_text(pool, whole, parts, name) for name in pool.columns.texts]
     order = {name: place for place, name in enumerate(dict.fromkeys(one.column for one in pool.columns.inputs))}
     columns.sort(key=lambda column: order[column["column"]])
@@ -63,7 +69,9 @@ def _outcome(part: Part) -> Facts:
     }
 
 
-def _number(pool: Pool, whole: Part, parts: Sequence[Part], index: int, units: dict[int, list[int]]) -> Facts:
+def _number(
+    pool: Pool, whole: Part, parts: Sequence[Part], index: int, units: dict[int, list[int]], bins: int
+) -> Facts:
     """Return the facts about the number of an index among the numbers."""
     feature = pool.columns.inputs[pool.columns.numbers[index]]
     entry = _of_number(whole, index)
@@ -78,14 +86,18 @@ def _number(pool: Pool, whole: Part, parts: Sequence[Part], index: int, units: d
                 for name, value in zip(QUANTILE_NAMES, reply.values[index], strict=True)
             }
     differences = [_difference_of_number(whole, part, index) for part in parts]
-    borders, counts = merge_bins(pool.borders[index], pool.counts[index], BINS)
+    borders, counts = merge_bins(pool.borders[index], pool.counts[index], bins)
     gaps = whole.totals["gaps"].reshape(-1, 3)[index]
     bounds = [*pairwise([None, *map(float, borders), None])]
     names = [_name_bin(low, high) for low, high in bounds]
-    cells = np.concatenate([counts, gaps[:, None]], axis=1) if gaps.any() else counts
-    names += [_MISSING] * bool(gaps.any())
+    # cells that a site hides as missing or present would falsify a small bin
+    fewest = _SMALLEST_BIN * pool.grouped if whole.totals["few_gaps"][index] else 0
+    if gaps.any() and gaps[:2].min() >= fewest:
+        cells, names = np.concatenate([counts, gaps[:, None]], axis=1), [*names, _MISSING]
+    else:
+        cells = counts
     merged = pool.deviation * (pool.counts.shape[2] / counts.shape[1]) ** 0.5
-    information = find_information(cells[0], cells[1], names, merged)
+    information = find_information(cells[0], cells[1], names, merged if bins > 1 else math.inf)
     for row, (low, high) in zip(information["bins"], [*bounds, (None, None)], strict=False):
         row |= {"low": low, "high": high}
     return {
@@ -96,6 +108,7 @@ def _number(pool: Pool, whole: Part, parts: Sequence[Part], index: int, units: d
         "differences": differences,
         **_largest(differences),
         **information,
+        "information_rounded": pool.grouped > 0,
         "monotone_borders": _find_monotone_borders(borders, counts),
         "warnings": _warnings(pool, whole, index, units.get(index, [])),
     }
@@ -162,14 +175,19 @@ def _text(pool: Pool, whole: Part, parts: Sequence[Part], name: str) -> Facts:
     differences = [_difference_of_text(columns, whole, part, name) for part in parts]
     marks = whole.totals["marks"].reshape(-1, 3)[columns.parts[name]]
     pooled = whole.totals["pooled"].reshape(-1, 3)[list(columns.texts).index(name)]
-    cells = np.concatenate([marks, pooled[None]])
-    names = [*_level_names(columns, name), _MISSING, _UNLISTED, _HIDDEN]
+    names = [*_level_names(columns, name), _MISSING, _UNLISTED]
+    few = whole.totals["few_marks"][columns.parts[name]] > 0
+    # a level of which too many rows may be hidden forms a bin with the hidden rows, so the counts are right
+    unsure = few & (marks < _SMALLEST_BIN * pooled)[:, :2].any(axis=1)
+    cells = np.concatenate([np.where(unsure[:, None], 0, marks), pooled[None] + marks[unsure].sum(axis=0)])
+    names.append(", ".join([*(text for text, one in zip(names, unsure, strict=True) if one), _HIDDEN]))
     filled = cells.sum(axis=1) > 0
+    is_known = filled.sum() > 1 or not few.any()
     information = find_information(
         cells[filled, 0],
         cells[filled, 1],
         [text for text, one in zip(names, filled, strict=True) if one],
-        pool.deviation,
+        pool.deviation if is_known else math.inf,
     )
     return {
         "column": name,
@@ -179,6 +197,7 @@ def _text(pool: Pool, whole: Part, parts: Sequence[Part], name: str) -> Facts:
         "differences": differences,
         **_largest(differences),
         **information,
+        "information_rounded": bool(few.any()),
         "warnings": [],
     }
 
@@ -231,7 +250,7 @@ def find_information(
         negatives: The number of negatives in each bin.
         positives: The number of positives in each bin.
         names: The names of the bins.
-        deviation: The standard deviation of the noise in each count.
+        deviation: The standard deviation of the error in each count.
 
     Returns:
         "information_value", which is None without both classes, or with a mean count of the smaller class below 4

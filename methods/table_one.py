@@ -67,6 +67,7 @@ class Pool:
         counts: The newest counts of numbers over all sites, by class and bin.
         quantiles: Each site's quantiles; empty with secure sums.
         deviation: The standard deviation of the noise in each count. 0: no noise.
+        grouped: The sum of the least cells of the sites that count groups of rows. 0: all counts are exact.
     """
 
     columns: Columns
@@ -77,6 +78,7 @@ class Pool:
     quantiles: Sequence[SiteQuantiles] = ()
     parts: list[Part] = field(default_factory=list)
     deviation: float = 0.0
+    grouped: int = 0
 
     @classmethod
     def of(cls, columns: Columns, replies: Sequence[Payload], *, summed: bool) -> "Pool":
@@ -239,7 +241,7 @@ def merge_bins(
     Args:
         borders: The fine borders.
         counts: The counts by class and fine bin.
-        bins: The number of bins.
+        bins: The number of bins. Below 2: a single bin.
 
     Returns:
         The chosen borders, and the counts by class and merged bin.
@@ -248,7 +250,7 @@ def merge_bins(
     below = np.cumsum(counts.sum(axis=0))[: len(finite)]
     total = int(counts.sum())
     inner = np.flatnonzero((below > 0) & (below < total))
-    if not len(inner):
+    if not len(inner) or bins < 2:
         return finite[:0], counts.sum(axis=1, keepdims=True)
     wanted = np.arange(1, bins) / bins * total
     chosen = np.unique(inner[np.abs(below[inner] - wanted[:, None]).argmin(axis=1)])

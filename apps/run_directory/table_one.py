@@ -47,10 +47,11 @@ def _figures(table: Mapping[str, Any]) -> Iterator[Sequence[Cell]]:
             yield from _of_entry(site, name, entry)
         for (site, _), difference in zip(parts[1:], column["differences"], strict=False):
             yield site, name, "", "standardised difference", difference, "from all other sites"
-        yield ALL, name, "", "information value", column["information_value"], ""
+        hidden = ["rare counts hidden"] * column["information_rounded"]
+        yield ALL, name, "", "information value", column["information_value"], "".join(hidden)
         for one in column["bins"]:
             for statistic in ("negatives", "positives", "weight_of_evidence"):
-                yield ALL, name, one["bin"], statistic.replace("_", " "), one[statistic], "bin"
+                yield ALL, name, one["bin"], statistic.replace("_", " "), one[statistic], "; ".join(["bin", *hidden])
         for warning in column["warnings"]:
             yield ALL, name, "", "warning", None, f"{warning['warning']}: {warning['text']}"
 
@@ -91,8 +92,7 @@ def as_rows(table: Mapping[str, Any]) -> tuple[list[str], list[list[str]]]:
     for column in columns:
         entries = [column["all"], *column["by_site"]]
         lines = _of_text(column, entries, wide) if column["kind"] == "category" else _of_number(column, entries, wide)
-        difference, value = column["largest_difference"], column["information_value"]
-        lines[0] += [_decimal(difference), _decimal(value, 3)]
+        lines[0] += [_decimal(column["largest_difference"]), write_information(column)]
         rows += lines
     return heads, [[*row, *[""] * (len(heads) - len(row))] for row in rows]
 
@@ -174,6 +174,12 @@ def _decimal(value: float | None, digits: int = 2) -> str:
     return "" if value is None else f"{value:.{digits}f}"
 
 
+def write_information(column: Mapping[str, Any]) -> str:
+    """Return the information value of a column as text, "" if it was left out."""
+    value = _decimal(column["information_value"], 3)
+    return f"~{value}" if value and column.get("information_rounded") else value
+
+
 def notes(table: Mapping[str, Any]) -> list[str]:
     """Return the notes below table one."""
     lines = []
@@ -187,8 +193,16 @@ def notes(table: Mapping[str, Any]) -> list[str]:
         lines.append("Other figures are computed from these counts, and left out if the noise is large for them.")
     if table["secure_sum"]:
         lines.append("Secure sums: figures of single sites are unknown to the server.")
+    if count := table.get("sum_of_least_cells"):
+        lines.append(f"Sites count groups of rows: the ranks of quantiles may be wrong by about {count:,} rows.")
+    if fewest := table.get("rows_for_information"):
+        lines.append(f"No IV of numbers: a class has fewer than {fewest:,} rows, too few for counts of groups.")
+    left_out = [column for column in table["columns"] if column["kind"] == "category" and not write_information(column)]
+    if names := [column["column"] for column in left_out if column.get("information_rounded")]:
+        lines.append(f"No IV of {', '.join(names)}: too many counts are hidden.")
     entries = [entry for column in table["columns"] for entry in (column["all"], *column["by_site"]) if entry]
-    if any(entry["missing_hidden"] or entry.get("rare_values_changed") for entry in entries):
+    rounded = any(entry["missing_hidden"] or entry.get("rare_values_changed") for entry in entries)
+    if rounded or any("~" in write_information(column) for column in table["columns"]):
         lines.append("~: rounded, since a site hides counts below its least-cell.")
     if any(level["hidden"] for entry in entries for level in entry.get("levels", [])):
         lines.append("* and >=: cells below a site's least-cell, and as many others as protect them, are suppressed.")

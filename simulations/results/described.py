@@ -6,8 +6,8 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from apps.run_directory.table_one import NAME, as_rows, notes
-from simulations.results.output import Table, format_cell
+from apps.run_directory.table_one import NAME, as_rows, notes, write_information
+from simulations.results.output import Table
 from simulations.results.records import read_object
 
 _HEADS = ("negatives", "positives", "weight of evidence")
@@ -34,6 +34,6 @@ def read_description(folder: Path) -> dict[str, Any] | None:
 
 
 def _bins(column: Mapping[str, Any]) -> Table:
-    value = format_cell(column["information_value"], 3)
     rows = [[row["bin"], row["negatives"], row["positives"], row["weight_of_evidence"]] for row in column["bins"]]
-    return Table(f"{column['column']}: information value {value}", ["bin", *_HEADS], rows)
+    title = f"{column['column']}: information value {write_information(column)}"
+    return Table(title, ["bin", *_HEADS], rows)

@@ -144,6 +144,41 @@ def test_information_value_of_a_number(found: dict[str, Any], frames: list[pd.Da
     assert sorted(sizes) == sorted(one["negatives"] + one["positives"] for one in entry["bins"])
 
 
+def noise(sizes: Sequence[int]) -> list[pd.DataFrame]:
+    """Return sites with columns that are independent of the outcome, one with a rare level."""
+    frames = []
+    for site, rows in enumerate(sizes):
+        rng = np.random.default_rng(site)
+        frame = pd.DataFrame(rng.normal(27, 4, (rows, 12)).round(1), columns=[*"abcdefghijkl"])
+        frame["ward"] = rng.choice(["a", "b", "c"], rows, p=[0.58, 0.4, 0.02])
+        frames.append(frame.assign(ill=rng.choice(["yes", "no"], rows, p=[0.4, 0.6])))
+    return frames
+
+
+def test_hidden_counts_give_noise_no_information(tmp_path: Path) -> None:
+    """The groups of rows that sites count once gave such numbers values of 0.1 to 0.6."""
+    frames = noise([300, 180, 90])
+    rows, keys = pd.concat(frames), {"feature-columns": f"{','.join('abcdefghijkl')},ward[a|b|c]"}
+    found = describe(tmp_path, frames, keys)
+    errors = []
+    for entry in found["columns"][:12]:
+        borders = [one["low"] for one in entry["bins"] if one["low"] is not None]
+        assert len(entry["bins"]) == min((rows["ill"] == "yes").sum(), (rows["ill"] == "no").sum()) // (4 * 3 * 5)
+        groups = pd.cut(rows[entry["column"]], [-np.inf, *borders, np.inf], right=False)
+        errors.append(entry["information_value"] - information(groups, rows["ill"]))
+    assert abs(np.mean(errors)) < 0.02
+    hidden = next(one["bin"] for one in column(found, "ward")["bins"] if "suppressed" in one["bin"]).split(", ")
+    wanted = information(rows["ward"].where(~rows["ward"].isin(hidden), "hidden"), rows["ill"])
+    assert column(found, "ward")["information_value"] == pytest.approx(wanted, rel=1e-12)
+    text = (tmp_path / "run" / "describe.txt").read_text("utf-8")
+    assert f"~{found['columns'][0]['information_value']:.3f}" in text
+    smaller = describe(tmp_path, noise([60] * 6), keys, name="smaller")
+    assert all(entry["information_value"] is None for entry in smaller["columns"][:12])
+    needed = 2 * 4 * 6 * 5  # two bins, four times the sum of six least cells
+    text = (tmp_path / "smaller" / "describe.txt").read_text("utf-8")
+    assert f"No IV of numbers: a class has fewer than {needed} rows" in text
+
+
 def test_information_value_of_a_category(found: dict[str, Any], frames: list[pd.DataFrame]) -> None:
     rows = pd.concat(frames)
     wanted = information(rows["ward"].fillna("missing"), rows["ill"])
