@@ -7,7 +7,7 @@ import torch
 from jaxtyping import Int64
 
 from apps.evaluation.networks import NetworkEvaluator
-from apps.evaluation.times import baseline_of, find_horizon
+from apps.evaluation.times import baseline_of, check_horizon, find_horizon
 from apps.run_config.algorithm import RunConfig
 from apps.run_config.settings import ConfigError
 from payloads.handshake import SiteReport
@@ -61,6 +61,7 @@ class SiteTimeEvaluator(NetworkEvaluator):
 
     def __init__(self, config: RunConfig, model: FlatModel, table: Preprocessing, count_times: CountTimes) -> None:
         super().__init__(config, model)
+        check_horizon(table, config.evaluation.horizon)
         self.summary += "; evaluated by the sites"
         self._newest: tuple[list[FloatArray], Int64[np.ndarray, "intervals 2 bins"]] | None = None
         self.borders = table.time_borders

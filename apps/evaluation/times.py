@@ -1,14 +1,17 @@
 """The evaluator of networks whose rows have times to an event: concordance, and figures at the horizon."""
 
 from collections.abc import Sequence
+from logging import WARNING
 
 import numpy as np
 import torch
+from flwr.common import log
 from jaxtyping import Float, Int64
 
 from apps.evaluation.bounded import score_in
 from apps.evaluation.networks import NetworkEvaluator
 from apps.run_config.algorithm import RunConfig
+from apps.run_config.settings import ConfigError
 from methods.fedx_settings import FedXSettings
 from payloads.record import FloatArray
 from problems.data import Preprocessing, Samples
@@ -32,6 +35,25 @@ def find_horizon(table: Preprocessing, horizon: float) -> int:
     """
     borders = table.time_borders
     return int(np.searchsorted(borders, horizon)) if horizon else len(borders) // 2
+
+
+def check_horizon(table: Preprocessing, horizon: float) -> None:
+    """Log a warning if the horizon is not a border.
+
+    Args:
+        table: The preprocessing, with the borders of the intervals.
+        horizon: The value of ``horizon``.
+
+    Raises:
+        ConfigError: The horizon lies after the last border.
+    """
+    borders, index = table.time_borders, find_horizon(table, horizon)
+    if horizon > max(borders, default=0):
+        allowed = f"times up to the last border, {max(borders, default=0):g}"
+        raise ConfigError("horizon", got=horizon, allowed=allowed, hint="choose an earlier time, or set time-borders")
+    if horizon and borders[index] != horizon:
+        text = "horizon = %g is not a border of time: figures are until %g, the next border; set time-borders with %g"
+        log(WARNING, text, horizon, borders[index], horizon)
 
 
 def baseline_of(model: FlatModel, config: RunConfig) -> Float[torch.Tensor, "k"]:
@@ -73,6 +95,7 @@ class TimeEvaluator(NetworkEvaluator):
 
     def __init__(self, config: RunConfig, model: FlatModel, test: Samples, table: Preprocessing) -> None:
         super().__init__(config, model)
+        check_horizon(table, config.evaluation.horizon)
         assert test.periods is not None
         self.features = as_tensor(test.features, model.dtype, model.device)
         self.borders = table.time_borders

@@ -140,6 +140,21 @@ def test_other_runs_need_a_test_file(
         run({**CONFIG, **keys}, tmp_path / "run", node_configs=late, quiet=True)
 
 
+def test_a_horizon_that_is_no_border_is_named(
+    nodes: list[dict[str, Any]], tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    open_nodes = [{**node, "least-cell": 1} for node in nodes]
+    keys = {**CONFIG, "time-borders": "3:12:3"}
+    moved, named = (
+        run({**keys, "horizon": time}, tmp_path / f"{time}", node_configs=open_nodes) for time in (4.0, 6.0)
+    )
+    assert moved.metrics == named.metrics
+    (said,) = [text for text in caplog.messages if text.startswith("horizon")]
+    assert "horizon = 4 is not a border of time: figures are until 6, the next border" in said
+    with pytest.raises(RunFailedError, match="horizon: choose an earlier time, or set time-borders .*last border, 12"):
+        run({**keys, "horizon": 13.0}, tmp_path / "late", node_configs=open_nodes, quiet=True)
+
+
 def test_sites_agree_on_borders_that_the_run_config_leaves_out(nodes: list[dict[str, Any]], tmp_path: Path) -> None:
     """The second run has another number of baselines in the same process."""
     open_nodes = [{**node, "least-cell": 1} for node in nodes]
