@@ -77,6 +77,8 @@ def test_a_tutorial_runs_as_printed(name: str, tmp_path: Path) -> None:
 
 
 @needs_real
+@pytest.mark.slow
+@pytest.mark.gate
 def test_findings_in_a_small_form(tmp_path: Path) -> None:
     """Weights, a run from them and predictions, with fewer images, steps and rounds, and a smaller network."""
     (tmp_path / "data").symlink_to(REAL)

@@ -209,14 +209,15 @@ def test_party_listens_only_where_it_has_said(tmp_path: Path) -> None:
 def test_host_that_the_owner_does_not_name_is_refused(tmp_path: Path) -> None:
     nodes, _ = own_files(tmp_path, [EVERYBODY] * 3)
     nodes[1]["peer-hosts"] = "bank.example.org 10.1.2.3"
-    words, _ = deceive(tmp_path / "run", {"vfb2.transport": "tcp"}, nodes, lambda me, shown: shown)
+    config: dict[str, Scalar] = {"vfb2.transport": "tcp", "vfb2.join-timeout": 2.0}
+    words, _ = deceive(tmp_path / "run", config, nodes, lambda me, shown: shown)
     assert states(words, "party 1: peer-hosts: got party 0 at '127.0.0.1', allowed: bank.example.org, 10.1.2.3")
 
 
 def test_errors_do_not_answer_whether_a_port_is_open(tmp_path: Path) -> None:
     nodes, _ = own_files(tmp_path, [EVERYBODY] * 3)
     nodes = [{**node, "verbose-errors": False} for node in nodes]
-    config: dict[str, Scalar] = {"vfb2.transport": "tcp", "vfb2.join-timeout": 0.6}
+    config: dict[str, Scalar] = {"vfb2.transport": "tcp", "vfb2.join-timeout": 0.6, "retry-wait": 0.0}
     told = set()
     with socket.create_server(("127.0.0.1", 0)) as server:
         for port in (server.getsockname()[1], free_port()):
