@@ -44,15 +44,17 @@ def main() -> None:
 
 def _renew(arguments: list[str]) -> None:
     parent, renewed = os.getppid(), False
-    while (alive := os.getppid() == parent) and (accepted := _send(arguments)) is not False:
-        renewed |= accepted is True
-        time.sleep(EVERY if accepted else 1.0)
-    if alive and not renewed:  # else the task or the parent process has ended
-        print(describe(_age()), file=sys.stderr, flush=True)
-        os._exit(EXPIRED)
-    time.sleep(AFTER)
-    print(f"WARNING: {LEFT_BEHIND}", file=sys.stderr, flush=True)
-    os._exit(EXPIRED)
+    while True:
+        while (alive := os.getppid() == parent) and (accepted := _send(arguments)) is not False:
+            renewed |= accepted is True
+            time.sleep(EVERY if accepted else 1.0)
+        if alive and not renewed:  # else the task or the parent process has ended
+            print(describe(_age()), file=sys.stderr, flush=True)
+            os._exit(EXPIRED)
+        time.sleep(AFTER)
+        if os.getppid() != parent or not _send(arguments):
+            print(f"WARNING: {LEFT_BEHIND}", file=sys.stderr, flush=True)
+            os._exit(EXPIRED)
 
 
 def describe(seconds: float) -> str:

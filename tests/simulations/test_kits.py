@@ -331,8 +331,11 @@ def test_a_claim_is_renewed_before_flowers_script_runs(status: int, answer: byte
     assert ("this machine is too slow for its SuperNodes" in done.stderr) == (code != 0)
 
 
-@pytest.mark.parametrize(("answers", "parent"), [([True, False], "os.wait()"), ([True] * 500, "os._exit(0)")])
+@pytest.mark.parametrize(
+    ("answers", "parent"), [([True, False, True, False, False], "os.wait()"), ([True] * 500, "os._exit(0)")]
+)
 def test_a_process_whose_task_or_parent_has_ended_does_not_wait_for_ever(answers: list[bool], parent: str) -> None:
+    """A claim that is accepted again has not ended."""
     code = f"""
 import os, threading
 from simulations.kits import claim
@@ -342,13 +345,14 @@ if os.fork():
     {parent}
 else:
     answers = iter({answers})
-    claim._send = lambda arguments: os.write(begun, b"1") and next(answers)
+    claim._send = lambda arguments: os.write(begun, b"1") and os.write(1, b".") and next(answers)
     claim.EVERY = claim.AFTER = 0.1
     threading.Thread(target=claim._renew, args=([],), daemon=True).start()
     threading.Event().wait()
 """
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60)
     assert done.stderr == f"WARNING: {claim.LEFT_BEHIND}\n"
+    assert len(done.stdout) == len(answers) or "_exit" in parent
 
 
 def test_the_start_of_a_kit_needs_no_pytorch() -> None:
