@@ -13,7 +13,9 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Annotated, Any, Literal, NoReturn
 
+import click
 import typer
+from typer.core import TyperGroup
 
 from simulations.arguments import (
     Clients,
@@ -39,7 +41,22 @@ from simulations.sweeps.command import sweep
 
 SITES_MISSING = 3  # exit code of a finished run in which a site was missing in some round
 
-cli = typer.Typer(no_args_is_help=True, pretty_exceptions_enable=False)
+
+class _Commands(TyperGroup):
+    """The commands. An error about a key without ``-c`` names the option."""
+
+    def invoke(self, ctx: click.Context) -> Any:
+        try:
+            return super().invoke(ctx)
+        except click.UsageError as error:
+            options = [name for option in error.ctx.command.params for name in option.opts] if error.ctx else []
+            if "unexpected extra argument" in error.message and "=" in error.message and "-c" in options:
+                hint = "Keys are one text after -c, for example -c 'strategy=\"fedx2\" fedx.gamma=0.5'"
+                raise click.UsageError(f"{error.message}. {hint}", error.ctx) from None
+            raise
+
+
+cli = typer.Typer(cls=_Commands, no_args_is_help=True, pretty_exceptions_enable=False)
 
 
 def _print_version(wanted: bool) -> None:

@@ -131,6 +131,12 @@ def test_cuda_where_there_is_none(command: Line, tmp_path: Path, subcommand: str
     assert_refused(answer, "device", "'cuda'", "allowed: auto, cpu")
 
 
+def test_an_error_about_keys_names_their_option(command: Line, tmp_path: Path) -> None:
+    code, _, words = command("run", "dataset=csv", "--out", str(tmp_path / "run"))
+    assert code == 2
+    assert "Keys are one text after -c" in " ".join(words.replace("│", "").split())
+
+
 def test_a_loss_without_a_reference_leaves_no_directory(command: Line, tmp_path: Path) -> None:
     answer = command("centralized", "--out", tmp_path / "run", "-c", 'strategy="coda"')
     assert_refused(answer, "loss", "'auc-minimax', which has no centralised reference", "cross-entropy")
