@@ -43,18 +43,19 @@ def main() -> None:
 
 
 def _renew(arguments: list[str]) -> None:
-    parent, renewed = os.getppid(), False
+    parent, renewed, ended = os.getppid(), False, False
     while True:
-        while (alive := os.getppid() == parent) and (accepted := _send(arguments)) is not False:
-            renewed |= accepted is True
-            time.sleep(EVERY if accepted else 1.0)
-        if alive and not renewed:  # else the task or the parent process has ended
-            print(describe(_age()), file=sys.stderr, flush=True)
-            os._exit(EXPIRED)
-        time.sleep(AFTER)
-        if os.getppid() != parent or not _send(arguments):
+        alive = os.getppid() == parent
+        accepted = _send(arguments) if alive else False
+        if ended and not accepted:
             print(f"WARNING: {LEFT_BEHIND}", file=sys.stderr, flush=True)
             os._exit(EXPIRED)
+        ended = accepted is False  # the claim has expired, or the task or the parent process has ended
+        if ended and alive and not renewed:
+            print(describe(_age()), file=sys.stderr, flush=True)
+            os._exit(EXPIRED)
+        renewed |= accepted is True
+        time.sleep(AFTER if ended else EVERY if accepted else 1.0)
 
 
 def describe(seconds: float) -> str:
