@@ -110,6 +110,11 @@ class SiteReport(Payload):
         return self.site_name or label_site(self.partition_id)
 
     @property
+    def smallest_count(self) -> int:
+        """The smallest count, except 0, that the site reveals. 1 if the site reports no least cell."""
+        return 1 if self.least_cell is None else int(self.least_cell[0])
+
+    @property
     def has_numbers(self) -> bool:
         """Whether the labels in the site's own file are numbers."""
         return self.negative_labels is None and self.positive_labels is None and self.finding_counts is None

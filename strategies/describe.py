@@ -108,8 +108,7 @@ class Describe(PayloadStrategy):
             self.pool = self._ask_for_noisy_counts(ask)
             return
         pool = self.pool = Pool.of(self.raw_columns, ask(TOTALS), summed=self.privacy.secure_sum)
-        known = [int(report.least_cell[0]) for report in self.roster.reports if report.least_cell is not None]
-        pool.grouped = sum(least for least in known if least > 1)
+        pool.grouped = sum(site.smallest_count for site in self.roster.reports if site.smallest_count > 1)
         borders = first_borders(len(self.raw_columns.numbers))
         for number, phase in enumerate(BINS):
             origins = pool.means() if number == 0 else np.zeros(0)

@@ -36,7 +36,7 @@ def check_counted_times(config: RunConfig, reports: Sequence[SiteReport]) -> Non
     """
     if not config.data.has_times or config.data.data_dir:
         return
-    alone = [report.label for report in reports if report.least_cell is not None and report.least_cell[0] > 1]
+    alone = [report.label for report in reports if report.smallest_count > 1]
     hint = "set data-dir to a test file of the server"
     if config.data.entry_column:
         allowed = "'' without a test file, since sites do not count the entries of held-out rows"

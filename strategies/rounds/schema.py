@@ -302,7 +302,7 @@ def _difference(first: SiteReport, site: SiteReport, *, labelled: bool) -> tuple
         return "time-column", got, "times of events from both sites or neither", _SAME_APP
     fault = "" if statistics is None else statistics.find_fault(table)
     if site.event_times is not None and not fault:
-        fault = find_sketch_fault(*_event_times(site), 1 if site.least_cell is None else int(site.least_cell[0]))
+        fault = find_sketch_fault(*_event_times(site), site.smallest_count)
     return ("columns", fault, "statistics of the site's rows", _SAME_APP) if fault else None
 
 
