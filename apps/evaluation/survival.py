@@ -71,7 +71,7 @@ def describe_survival(
         hazard = baseline_of(evaluator.model, evaluator.config).numpy()
     baseline = read_baseline(evaluator.config.training.loss, times, hazard, result)
     survival = None if baseline is None else baseline.survive(rows.scores)
-    horizon = min(evaluator.horizon, len(times) - 1)
+    horizon = evaluator.horizon
     found = summarise(rows, times, horizon, survival, cells.of_counts(NOWHERE))
     left_out = found.pop("left_out")
     found["horizon"] = float(times[horizon])

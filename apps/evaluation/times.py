@@ -47,13 +47,13 @@ def check_horizon(table: Preprocessing, horizon: float) -> None:
     Raises:
         ConfigError: The horizon lies after the last border.
     """
-    borders, index = table.time_borders, find_horizon(table, horizon)
-    if horizon > max(borders, default=0):
-        allowed = f"times up to the last border, {max(borders, default=0):g}"
+    borders = table.time_borders
+    if horizon > (last := max(borders, default=0)):
+        allowed = f"times up to the last border, {last:g}"
         raise ConfigError("horizon", got=horizon, allowed=allowed, hint="choose an earlier time, or set time-borders")
-    if horizon and borders[index] != horizon:
+    if horizon and (border := borders[find_horizon(table, horizon)]) != horizon:
         text = "horizon = %g is not a border of time: figures are until %g, the next border; set time-borders with %g"
-        log(WARNING, text, horizon, borders[index], horizon)
+        log(WARNING, text, horizon, border, horizon)
 
 
 def baseline_of(model: FlatModel, config: RunConfig) -> Float[torch.Tensor, "k"]:
