@@ -19,9 +19,7 @@ from problems.data.units import find_units
 
 BINS = 10
 """The number of bins of a number for its information value."""
-_SMALLEST_BIN = 4
-# If sites count groups of rows, the counts of a bin are wrong by about half of the sum of all least cells. A bin then
-# has on average at least so many times this sum of rows of the smaller class. Errors add about 0.02 to the value.
+_SMALLEST_BIN = 4  # see `_count_bins`
 QUANTILE_NAMES = tuple(f"q{round(100 * level):02d}" for level in LEVELS)
 _MISSING, _UNLISTED, _HIDDEN = "missing", "other texts", "suppressed"
 
@@ -47,10 +45,9 @@ def describe(pool: Pool, sites: Sequence[str]) -> Facts:
         **_outcome(whole),
     }  # fmt: skip
     units = _find_units(pool, parts)
-    bins = min(BINS, int(whole.rows[:2].min()) // (_SMALLEST_BIN * pool.grouped)) if pool.grouped else BINS
     facts["sum_of_least_cells"] = pool.grouped
-    facts["rows_for_information"] = 2 * _SMALLEST_BIN * pool.grouped if bins < 2 else None
-    columns = [_number(pool, whole, parts, index, units, bins) for index in range(len(pool.columns.numbers))]
+    facts["rows_for_information"] = 2 * _SMALLEST_BIN * pool.grouped if _count_bins(pool, whole) < 2 else None
+    columns = [_number(pool, whole, parts, index, units) for index in range(len(pool.columns.numbers))]
     columns += [_text(pool, whole, parts, name) for name in pool.columns.texts]
     order = {name: place for place, name in enumerate(dict.fromkeys(one.column for one in pool.columns.inputs))}
     columns.sort(key=lambda column: order[column["column"]])
@@ -69,9 +66,17 @@ def _outcome(part: Part) -> Facts:
     }
 
 
-def _number(
-    pool: Pool, whole: Part, parts: Sequence[Part], index: int, units: dict[int, list[int]], bins: int
-) -> Facts:
+def _count_bins(pool: Pool, whole: Part) -> int:
+    """Return the number of bins of a number for its information value; below 2 if the value must be left out.
+
+    If sites count groups of rows, the counts of a bin are wrong by about half of the sum of all least cells. A bin then
+    has on average at least `_SMALLEST_BIN` times this sum of rows of the smaller class. Errors add about 0.02 to the
+    value.
+    """
+    return min(BINS, int(whole.rows[:2].min()) // (_SMALLEST_BIN * pool.grouped)) if pool.grouped else BINS
+
+
+def _number(pool: Pool, whole: Part, parts: Sequence[Part], index: int, units: dict[int, list[int]]) -> Facts:
     """Return the facts about the number of an index among the numbers."""
     feature = pool.columns.inputs[pool.columns.numbers[index]]
     entry = _of_number(whole, index)
@@ -86,6 +91,7 @@ def _number(
                 for name, value in zip(QUANTILE_NAMES, reply.values[index], strict=True)
             }
     differences = [_difference_of_number(whole, part, index) for part in parts]
+    bins = _count_bins(pool, whole)
     borders, counts = merge_bins(pool.borders[index], pool.counts[index], bins)
     gaps = whole.totals["gaps"].reshape(-1, 3)[index]
     bounds = [*pairwise([None, *map(float, borders), None])]
@@ -97,7 +103,7 @@ def _number(
     else:
         cells = counts
     merged = pool.deviation * (pool.counts.shape[2] / counts.shape[1]) ** 0.5
-    information = find_information(cells[0], cells[1], names, merged if bins > 1 else math.inf)
+    information = find_information(cells[0], cells[1], names, merged, is_known=bins > 1)
     for row, (low, high) in zip(information["bins"], [*bounds, (None, None)], strict=False):
         row |= {"low": low, "high": high}
     return {
@@ -182,12 +188,12 @@ def _text(pool: Pool, whole: Part, parts: Sequence[Part], name: str) -> Facts:
     cells = np.concatenate([np.where(unsure[:, None], 0, marks), pooled[None] + marks[unsure].sum(axis=0)])
     names.append(", ".join([*(text for text, one in zip(names, unsure, strict=True) if one), _HIDDEN]))
     filled = cells.sum(axis=1) > 0
-    is_known = filled.sum() > 1 or not few.any()
     information = find_information(
         cells[filled, 0],
         cells[filled, 1],
         [text for text, one in zip(names, filled, strict=True) if one],
-        pool.deviation if is_known else math.inf,
+        pool.deviation,
+        is_known=filled.sum() > 1 or not few.any(),
     )
     return {
         "column": name,
@@ -239,7 +245,12 @@ def _difference_of_text(columns: Columns, whole: Part, part: Part, name: str) ->
 
 
 def find_information(
-    negatives: Int64[np.ndarray, "b"], positives: Int64[np.ndarray, "b"], names: Sequence[str], deviation: float = 0.0
+    negatives: Int64[np.ndarray, "b"],
+    positives: Int64[np.ndarray, "b"],
+    names: Sequence[str],
+    deviation: float = 0.0,
+    *,
+    is_known: bool = True,
 ) -> Facts:
     """Return the information value of a column about the outcome, and the weight of evidence of each bin.
 
@@ -250,11 +261,12 @@ def find_information(
         negatives: The number of negatives in each bin.
         positives: The number of positives in each bin.
         names: The names of the bins.
-        deviation: The standard deviation of the error in each count.
+        deviation: The standard deviation of the noise in each count.
+        is_known: Whether the counts suffice, although sites hide small counts.
 
     Returns:
-        "information_value", which is None without both classes, or with a mean count of the smaller class below 4
-        standard deviations; and "bins".
+        "information_value", which is None if the counts do not suffice, without both classes, or with a mean count of
+        the smaller class below 4 standard deviations; and "bins".
     """
     zeros = ((negatives == 0) | (positives == 0)) & (negatives + positives > 0)
     rows: list[Facts] = [
@@ -262,7 +274,7 @@ def find_information(
         for name, negative, positive in zip(names, negatives, positives, strict=True)
     ]
     smaller = min(negatives.sum(), positives.sum())
-    if not smaller or 4 * deviation * len(names) > smaller:
+    if not is_known or not smaller or 4 * deviation * len(names) > smaller:
         return {"information_value": None, "bins": [row | {"weight_of_evidence": None} for row in rows]}
     value = 0.0
     for row, zero in zip(rows, zeros, strict=True):

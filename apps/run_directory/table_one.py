@@ -47,11 +47,12 @@ def _figures(table: Mapping[str, Any]) -> Iterator[Sequence[Cell]]:
             yield from _of_entry(site, name, entry)
         for (site, _), difference in zip(parts[1:], column["differences"], strict=False):
             yield site, name, "", "standardised difference", difference, "from all other sites"
-        hidden = ["rare counts hidden"] * column["information_rounded"]
-        yield ALL, name, "", "information value", column["information_value"], "".join(hidden)
+        note = _note(column["information_rounded"])
+        yield ALL, name, "", "information value", column["information_value"], note
+        note = f"bin; {note}" if note else "bin"
         for one in column["bins"]:
             for statistic in ("negatives", "positives", "weight_of_evidence"):
-                yield ALL, name, one["bin"], statistic.replace("_", " "), one[statistic], "; ".join(["bin", *hidden])
+                yield ALL, name, one["bin"], statistic.replace("_", " "), one[statistic], note
         for warning in column["warnings"]:
             yield ALL, name, "", "warning", None, f"{warning['warning']}: {warning['text']}"
 
@@ -62,14 +63,18 @@ def _of_entry(site: str, name: str, entry: Mapping[str, Any] | None) -> Iterator
     for statistic, value in entry.items():
         if isinstance(value, bool) or statistic == "levels":
             continue
-        note = "rare counts hidden" if statistic == "missing" and entry["missing_hidden"] else ""
+        note = _note(statistic == "missing" and entry["missing_hidden"])
         if statistic in ("mean", "deviation") and entry["rare_values_changed"]:
             note = "rare values changed"
         yield site, name, "", statistic.replace("_", " "), value, note
     for level in entry.get("levels", []):
-        note = "rare counts hidden" if level["hidden"] else ""
+        note = _note(level["hidden"])
         yield site, name, level["level"], "count", level["count"], note
         yield site, name, level["level"], "share", level["share"], note
+
+
+def _note(hidden: bool) -> str:
+    return "rare counts hidden" if hidden else ""
 
 
 def as_rows(table: Mapping[str, Any]) -> tuple[list[str], list[list[str]]]:
@@ -176,8 +181,12 @@ def _decimal(value: float | None, digits: int = 2) -> str:
 
 def write_information(column: Mapping[str, Any]) -> str:
     """Return the information value of a column as text, "" if it was left out."""
-    value = _decimal(column["information_value"], 3)
-    return f"~{value}" if value and column.get("information_rounded") else value
+    mark = "~" if _is_rounded(column) else ""
+    return mark + _decimal(column["information_value"], 3)
+
+
+def _is_rounded(column: Mapping[str, Any]) -> bool:
+    return column["information_value"] is not None and column.get("information_rounded", False)
 
 
 def notes(table: Mapping[str, Any]) -> list[str]:
@@ -197,12 +206,13 @@ def notes(table: Mapping[str, Any]) -> list[str]:
         lines.append(f"Sites count groups of rows: the ranks of quantiles may be wrong by about {count:,} rows.")
     if fewest := table.get("rows_for_information"):
         lines.append(f"No IV of numbers: a class has fewer than {fewest:,} rows, too few for counts of groups.")
-    left_out = [column for column in table["columns"] if column["kind"] == "category" and not write_information(column)]
+    texts = [column for column in table["columns"] if column["kind"] == "category"]
+    left_out = [column for column in texts if column["information_value"] is None]
     if names := [column["column"] for column in left_out if column.get("information_rounded")]:
         lines.append(f"No IV of {', '.join(names)}: too many counts are hidden.")
     entries = [entry for column in table["columns"] for entry in (column["all"], *column["by_site"]) if entry]
     rounded = any(entry["missing_hidden"] or entry.get("rare_values_changed") for entry in entries)
-    if rounded or any("~" in write_information(column) for column in table["columns"]):
+    if rounded or any(map(_is_rounded, table["columns"])):
         lines.append("~: rounded, since a site hides counts below its least-cell.")
     if any(level["hidden"] for entry in entries for level in entry.get("levels", [])):
         lines.append("* and >=: cells below a site's least-cell, and as many others as protect them, are suppressed.")
